@@ -1,4 +1,4 @@
-"""Families of networks: a published one each, and random ones around it."""
+"""Families of networks, and graph predictors of their latency."""
 
 import lazy_loader
 

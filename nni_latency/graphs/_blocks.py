@@ -1,4 +1,4 @@
-"""What the networks of families are made of: random sizes around those of published networks, and blocks of layers."""
+"""Building blocks of families: random variation of published networks, and modules."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Variation:
-    """Random sizes around those of a published network, decided by a seed.
+    """Random variation of the sizes of a published network.
 
     Parameters
     ----------
     seed : int
-        What decides. 0 is the published network itself.
+        Seed of the random choices. 0 gives the published network.
     family : str, default=""
-        So that networks of different families with one seed do not vary alike.
+        Added to the seed, so that networks of different families vary independently.
 
     Examples
     --------
@@ -43,27 +43,27 @@ class Variation:
         self._generator = np.random.default_rng([seed, *family.encode()])
 
     def scale(self, low: float = 0.4, high: float = 1.6) -> float:
-        """Draw a factor, small ones as often as large ones on a logarithmic scale."""
+        """Draw a factor, uniformly on a logarithmic scale."""
         factor = float(np.exp(self._generator.uniform(np.log(low), np.log(high))))
         return 1.0 if self.published else factor
 
     def channels(self, usual: int, *, multiple: int = 8, low: float = 0.6, high: float = 1.4) -> int:
-        """Draw a number of channels around the usual one, a multiple of a number."""
+        """Draw a number of channels near the usual one, rounded to a multiple."""
         factor = self.scale(low, high)
         return usual if self.published else max(multiple, round(usual * factor / multiple) * multiple)
 
     def depth(self, usual: int, *, least: int = 1, spread: int = 1) -> int:
-        """Draw a number of blocks at most `spread` off the usual one."""
+        """Draw a number of blocks that differs by at most `spread` from the usual one."""
         off = int(self._generator.integers(-spread, spread, endpoint=True))
         return usual if self.published else max(least, usual + off)
 
     def kernel(self, usual: int, choices: Sequence[int] = (3, 5, 7)) -> int:
-        """Draw the size of a window: the usual one in half of the cases."""
+        """Draw a kernel size: the usual one with probability one half."""
         drawn, stays = int(self._generator.choice(list(choices))), self._generator.random() < 0.5
         return usual if self.published or stays else drawn
 
     def choose(self, usual: T, choices: Sequence[T]) -> T:
-        """Draw one of several."""
+        """Draw one of several values."""
         drawn = choices[int(self._generator.integers(len(choices)))]
         return usual if self.published else drawn
 
@@ -71,7 +71,7 @@ class Variation:
 def convolution(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, *, groups: int = 1, activation: str | None = "relu"
 ) -> nn.Sequential:
-    """Return a convolution with batch normalisation and an activation, padded to keep the size."""
+    """Return a 'same'-padded convolution with batch normalisation and an optional activation."""
     layers: list[nn.Module] = [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
@@ -82,12 +82,12 @@ def convolution(
 
 
 def head(channels: int, classes: int = 1000) -> nn.Sequential:
-    """Return the usual end of a network of images: the mean of every channel, and a linear layer."""
+    """Return the head of a classifier: global average pooling and a linear layer."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
 class Branches(nn.Module):
-    """Several ways side by side, the results behind each other in the channels."""
+    """Parallel branches whose outputs are concatenated along the channels."""
 
     def __init__(self, ways: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Gate(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution and projection (arXiv:1801.04381), with a gate or without."""
+    """Expansion, depthwise convolution and projection (arXiv:1801.04381), with an optional gate."""
 
     def __init__(
         self,

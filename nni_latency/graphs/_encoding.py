@@ -1,4 +1,4 @@
-"""What a predictor sees of a network: numbers for every operator, and who reads whose result."""
+"""Encoding of networks for predictors: features of every operator, and the edges between them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from nni_latency.operators import Graph, OpSpec, TracedOperator, form_of, group_
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 
-#: Numbers that a vector unit takes at a time; channels are filled up to a multiple of one of these.
+#: Vector widths; channels are padded to a multiple of one of these.
 _LANES = (4, 8, 16)
 
-#: Results that more operators read than this say nothing about which of them run side by side.
+#: Results with more readers are ignored when determining which operators can run in parallel.
 _MOST_READERS = 8
 
-#: Bytes of a number, for platforms whose precision is that of the network.
+#: Bytes of a value, for platforms whose precision is that of the network.
 _BYTES = 4
 
-#: What an operator costs in proportion to: operations, those with channels filled up to whole vectors, what it reads,
-#: writes and takes from its weights, the same as far as caches do not hold it, and one for every call.
+#: Terms of an operator's cost: operations, operations with channels padded to whole vectors, bytes of inputs, outputs
+#: and weights, the parts of these outside of caches, and one per call.
 TERMS = ("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights", "calls")
 
-#: What turns amounts into seconds of a plain machine: 50 GFLOP/s, 10 GB/s, a microsecond a call.
+#: Seconds per unit of each term on a nominal machine: 50 GFLOP/s, 10 GB/s, a microsecond per call.
 _PLAIN = np.array([1 / 50e9, 1 / 50e9, *(6 * [_BYTES / 10e9]), 1e-6])
 
-#: Bytes from which on a tensor, and all weights of a network, are not found in a cache.
+#: Size in bytes from which a tensor, or all weights of a network, no longer fit in a cache.
 _FAR, _FAR_WEIGHTS = 2**20, 2**25
 
-#: Groups of operators, each with costs of its own; `nni_latency.operators.group_of` names them.
+#: Groups of operators with separate rates; `nni_latency.operators.group_of` names them.
 GROUPS = (
     *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
     *("transposed convolution", "matrix product", "attention", "normalisation", "softmax", "reduction", "lookup"),
@@ -44,7 +44,7 @@ GROUPS = (
     *("batch normalisation", "product of activations", "copy"),
 )
 
-#: Groups whose results an activation can join.
+#: Groups into which an activation can be fused.
 _PRODUCTS = frozenset(
     ("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution", "matrix product")
 )
@@ -53,7 +53,7 @@ _ELEMENTWISE = frozenset(("elementwise", "transcendental", "chain of elementwise
 
 _TRANSCENDENTAL = frozenset(("sigmoid", "tanh", "erf", "exp", "silu", "gelu", "mish", "softplus", "log", "pow"))
 
-#: Kinds with a group of their own.
+#: Kinds with a separate group.
 _OWN_GROUP = {
     "batch_norm": "batch normalisation",
     "matmul": "product of activations",
@@ -61,7 +61,7 @@ _OWN_GROUP = {
     "copy": "copy",
 }
 
-#: Kinds that are told apart inside of their groups; all others are alike.
+#: Kinds that are distinguished within their groups; all others share one code.
 KINDS = (
     *("relu", "relu6", "clamp", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu", "tanh", "erf", "sqrt", "exp"),
     *("add", "sub", "mul", "div", "pow", "softmax", "batch_norm", "layer_norm", "group_norm", "linear", "matmul"),
@@ -72,28 +72,28 @@ _TAKEN, _WRITTEN = TERMS.index("inputs"), TERMS.index("outputs")
 
 _SHAPE_FEATURES = 15
 _EDGE_FEATURES = 6
-#: Numbers that describe an operator and its place.
+#: Number of features of an operator and its neighbourhood.
 N_FEATURES = 7 + _SHAPE_FEATURES + 2 * len(_LANES) + _EDGE_FEATURES
 
 
 @dataclass(frozen=True)
 class EncodedGraph:
-    """A network as a predictor sees it. Nothing in it tells where in the network an operator stands.
+    """A network encoded for a predictor. No feature depends on an operator's position in the network.
 
     Parameters
     ----------
     features : ndarray of shape (n_operators, N_FEATURES)
-        Logarithms of sizes, and how operators are read.
+        Logarithms of sizes, and features of edges.
     groups, kinds : ndarray of shape (n_operators,)
-        Numbers in `GROUPS`, and in `KINDS` plus one; 0 is a kind that is not told apart.
+        Indices into `GROUPS`, and into `KINDS` plus one; 0 is any other kind.
     terms : ndarray of shape (n_operators, len(TERMS))
-        What each costs in proportion to [s of a plain machine].
+        Cost of each term on the nominal machine [s].
     edges : ndarray of shape (2, n_edges)
-        From what is read to what reads it.
+        From producer to consumer.
     siblings : ndarray of shape (2, n_pairs)
-        Operators that read one result, both ways.
+        Pairs of operators that read the same result, in both directions.
     uncounted : tuple of str
-        Kinds of operators that cannot be counted: their shapes alone are known.
+        Kinds of operators whose work is unknown: only their shapes are encoded.
     """
 
     features: Floats
@@ -109,12 +109,12 @@ class EncodedGraph:
 
 
 def encode_graph(graph: Graph) -> EncodedGraph:
-    """Turn a network into what a predictor sees of it.
+    """Encode a network for a predictor.
 
     Parameters
     ----------
     graph : Graph
-        As `nni_latency.operators.trace` and `read_onnx` return it.
+        A graph, as returned by `nni_latency.operators.trace` and `read_onnx`.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def encode_graph(graph: Graph) -> EncodedGraph:
 
 
 def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add what caches do not hold to operations, filled up, inputs, outputs and weights, before calls."""
+    """Insert the parts of inputs, outputs and weights outside of caches before the calls."""
     moved = amounts[:, 2:5]
     far = moved * np.minimum(1.0, moved * _BYTES / _FAR)
     far[:, 2] = moved[:, 2] * min(1.0, moved[:, 2].sum() * _BYTES / _FAR_WEIGHTS)
@@ -152,7 +152,7 @@ def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _groups(operators: Sequence[TracedOperator]) -> list[str]:
-    """Name the group of every operator; what a runtime may run as one with what it reads has groups of its own."""
+    """Return the group of every operator; those that a runtime may fuse with their inputs have separate groups."""
     readers = Counter(source for item in operators for source in item.sources)
     groups: list[str] = []
     for item in operators:
@@ -171,7 +171,7 @@ def _groups(operators: Sequence[TracedOperator]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Described:
-    """An operator by itself."""
+    """Encoding of a single operator, without its neighbours."""
 
     features: tuple[float, ...]
     amounts: tuple[float, ...]
@@ -196,7 +196,7 @@ def _describe(op: OpSpec) -> _Described:
 
 
 def _shape_features(op: OpSpec) -> list[float]:
-    """Describe shapes and attributes of an operator; what it does not have is 0."""
+    """Return features of the shapes and attributes of an operator; absent ones are 0."""
     taken = op.input_shapes[0] if op.input_shapes else ()
     given = _out_shape(op)
     is_picture = op.kind.startswith(("conv", "max_pool", "avg_pool", "adaptive", "batch_norm"))
@@ -244,9 +244,9 @@ def _log(value: float) -> float:
 
 
 def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Describe how operators are read: how many they read and are read by, and whether wholly.
+    """Return features of edges: numbers of inputs and readers, and ratios of sizes.
 
-    What an operator takes is less than what its sources give where part of a result is read, such as after a split.
+    The input of an operator is smaller than its producers' outputs where it reads a part, such as after a split.
     """
     readers = np.zeros(len(sources))
     given, largest = np.zeros(len(sources)), np.zeros(len(sources))

@@ -1,4 +1,4 @@
-"""What a graph predictor learns from: measured networks, their encodings and the times of their kernels."""
+"""Training data of a graph predictor: measured networks, their encodings and the times of their kernels."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured networks, in the form in which graph networks learn from them.
+    """Measured networks in tabular form, for training.
 
     Parameters
     ----------
     examples : Examples
-        Their graphs, latencies and kernels.
+        Graphs, latencies and kernels.
     platforms : tuple of Platform
-        What the columns of the latencies are.
+        Platforms of the columns.
     family_of : tuple of str
-        By network.
+        Family of each network.
     kinds : tuple of str
-        Kinds of operators that occur.
+        Kinds of operators in the networks.
     """
 
     examples: Examples
@@ -41,7 +41,7 @@ class Measurements:
 
     @classmethod
     def of(cls, networks: Sequence[MeasuredNetwork]) -> Measurements:
-        """Bring them into a table, a row for each network and a column for each platform."""
+        """Arrange measurements by network (rows) and platform (columns)."""
         by_id = {item.platform.id: item.platform for item in networks}
         known = [by_id[name] for name in sorted(by_id)]
         names = {item.name: item for item in networks}
@@ -64,13 +64,13 @@ class Measurements:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Names of families, each once."""
+        """Names of families, without duplicates."""
         return tuple(sorted(set(self.family_of)))
 
     def folds(self, count: int, seed: int) -> list[list[int]]:
-        """Divide networks so that no family is in two parts; where there are too few families, at random.
+        """Split networks into folds by family; at random if there are too few families.
 
-        Networks of mixed blocks are in no part: they are always learned from.
+        Mixed networks are in no fold: they are always in the training data.
         """
         families = [family for family in self.families if family not in MIXED]
         if len(families) < count:
@@ -83,7 +83,7 @@ class Measurements:
 
 
 def _parts_of(network: MeasuredNetwork, column: int) -> list[Part]:
-    """Return its kernels; what lies outside of all of them is in the first one, where runtimes put it."""
+    """Return the kernels of a network; the time outside of kernels is added to the first one, as in runtimes."""
     outside = max(0.0, network.latency - math.fsum(seconds for _, seconds in network.parts))
     return [
         Part(numbers, column, seconds + outside, is_first=True) if 0 in numbers else Part(numbers, column, seconds)
@@ -92,7 +92,7 @@ def _parts_of(network: MeasuredNetwork, column: int) -> list[Part]:
 
 
 def spreads_of(errors: Array, families: Sequence[str], confidence: float) -> Array:
-    """Return half the width of intervals, as a logarithm: what holds the share of networks, each family alike."""
+    """Return half-widths of intervals, as logarithms: quantiles of errors in which families have equal weight."""
     found = []
     for column in np.abs(errors).T:
         known = ~np.isnan(column)
@@ -104,18 +104,18 @@ def spreads_of(errors: Array, families: Sequence[str], confidence: float) -> Arr
 
 @dataclass(frozen=True)
 class Part:
-    """Operators that a runtime ran as one kernel, and their time.
+    """Operators that were executed as one kernel, with their time.
 
     Parameters
     ----------
     operators : tuple of int
-        Their numbers in the network.
+        Indices of the operators in the network.
     platform : int
-        Number of the platform.
+        Index of the platform.
     seconds : float
         Time of a run [s].
     is_first : bool, default=False
-        Whether what a run takes besides its operators is in it.
+        Whether the time includes the overhead of a run.
     """
 
     operators: tuple[int, ...]
@@ -126,16 +126,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Examples:
-    """Networks to learn from.
+    """Training data.
 
     Parameters
     ----------
     graphs : sequence of EncodedGraph
         The networks.
     latencies : ndarray of shape (n_graphs, n_platforms)
-        Their times [s]; NaN where they were not measured.
+        Latencies [s]; NaN where not measured.
     parts : sequence of sequence of Part
-        Times of kernels, for every network.
+        Kernels with their times, for every network.
     """
 
     graphs: Sequence[EncodedGraph]
@@ -144,11 +144,11 @@ class Examples:
 
     @classmethod
     def unmeasured(cls, graphs: Sequence[EncodedGraph]) -> Examples:
-        """Return networks of which nothing was measured, on one platform."""
+        """Return networks without measurements, for one platform."""
         return cls(graphs, np.full((len(graphs), 1), np.nan), [()] * len(graphs))
 
     def only(self, numbers: Sequence[int]) -> Examples:
-        """Return some of the networks."""
+        """Return the networks with the given indices."""
         return Examples(
             [self.graphs[number] for number in numbers],
             self.latencies[list(numbers)],
@@ -156,5 +156,5 @@ class Examples:
         )
 
     def without(self, numbers: Sequence[int]) -> Examples:
-        """Return all other networks."""
+        """Return the networks without the given indices."""
         return self.only(sorted(set(range(len(self.graphs))) - set(numbers)))

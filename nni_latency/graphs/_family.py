@@ -22,23 +22,23 @@ from nni_latency.graphs._mixed_networks import mixed, mixed_small
 from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.operators import export_onnx, without_weights
 
-_PICTURE = (3, 224, 224)
+_IMAGE = (3, 224, 224)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Networks of one kind. Immutable; it reaches other processes by pickle.
+    """A family of networks. Immutable; it is sent to other processes by pickle.
 
     Parameters
     ----------
     name : str
-        Such as ``"resnet"``.
+        Name such as ``"resnet"``.
     build : callable
-        Takes a `Variation`, and makes a network with random weights.
+        Takes a `Variation`; returns a network with random weights.
     input_shape : tuple of int, default=(3, 224, 224)
-        Without the batch.
+        Input shape without the batch dimension.
     vocabulary : int, optional
-        Of inputs that are whole numbers: how many there are.
+        For integer inputs, their exclusive upper bound.
 
     Examples
     --------
@@ -50,16 +50,16 @@ class Family:
 
     name: str
     build: Callable[[Variation], nn.Module] = field(compare=False)
-    input_shape: tuple[int, ...] = _PICTURE
+    input_shape: tuple[int, ...] = _IMAGE
     vocabulary: int | None = None
 
     @property
     def summary(self) -> str:
-        """The published network and where it is described."""
+        """Name and reference of the published network."""
         return (self.build.__doc__ or "").partition("\n")[0].rstrip(".")
 
     def network(self, seed: int) -> nn.Module:
-        """Make a network, the same one for a seed, in evaluation mode; 0 is the published one.
+        """Build the network of a seed in evaluation mode, deterministically; seed 0 is the published one.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class Family:
             return self.build(Variation(seed, self.name)).eval().requires_grad_(False)
 
     def example_inputs(self, batch_size: int = 1) -> torch.Tensor:
-        """Return an input that it takes, the same one every time."""
+        """Return an example input, always the same."""
         generator = torch.Generator().manual_seed(0)
         shape = (batch_size, *self.input_shape)
         if self.vocabulary is not None:
@@ -116,12 +116,12 @@ def families() -> Mapping[str, Family]:
 
 
 def find_families(names: Iterable[str]) -> list[Family]:
-    """Find families by name, each once; ``"all"`` stands for all.
+    """Find families by name, without duplicates; ``"all"`` stands for all.
 
     Raises
     ------
     UnknownNameError
-        If there is none of a name.
+        If a name is unknown.
     """
     found: dict[str, Family] = {}
     for name in names:
@@ -139,23 +139,23 @@ Member = tuple[Family, int]
 
 
 def save_onnx(family: Family, seed: int, path: str | Path, batch_size: int = 1) -> Path:
-    """Write a member of a family as an ONNX file of some kB, without its weights.
+    """Write a member of a family as an ONNX file of a few kB, without its weights.
 
     Parameters
     ----------
     family : Family
-        Of which.
+        Family of the member.
     seed : int
-        Which member; 0 is the published network.
+        Seed of the member; 0 is the published network.
     path : str or Path
-        Where to.
+        Output file.
     batch_size : int, default=1
-        Inputs of a run.
+        Inputs per run.
 
     Returns
     -------
     Path
-        The file. `nni_latency.operators.onnx_network` fills it with random weights, so that it can be run.
+        The file. To run it, fill it with random weights by `nni_latency.operators.onnx_network`.
 
     Raises
     ------
@@ -172,18 +172,18 @@ def save_onnx(family: Family, seed: int, path: str | Path, batch_size: int = 1) 
 def generate_onnx(
     members: Sequence[Member], folder: str | Path, *, batch_size: int = 1, n_jobs: int | None = None
 ) -> Iterator[Path]:
-    """Write members of families, ``FAMILY-SEED.onnx`` each; those that are there already are left alone.
+    """Write members of families, ``FAMILY-SEED.onnx`` each; existing files are kept.
 
     Parameters
     ----------
     members : sequence of (Family, int)
         Families, and the seeds of their members; see `members_in_turn`.
     folder : str or Path
-        Where to; it is made.
+        Output folder, which is created if necessary.
     batch_size : int, default=1
-        Inputs of a run.
+        Inputs per run.
     n_jobs : int, optional
-        Processes that write side by side, as joblib takes it.
+        Parallel processes, as in joblib.
 
     Yields
     ------
@@ -212,14 +212,14 @@ def generate_onnx(
 def members_in_turn(members: Sequence[Family], count: int, first_seed: int = 1) -> list[Member]:
     """Return the first members of all families, then the second of all, and so on.
 
-    So what was written or measured before an interruption is of all families.
+    After an interruption, the members written or measured thus cover all families.
 
     Parameters
     ----------
     members : sequence of Family
-        Of which.
+        The families.
     count : int
-        How many of each.
+        Number of members of each family.
     first_seed : int, default=1
         Seed of the first member of every family; 0 is the published network.
 
@@ -234,11 +234,11 @@ def members_in_turn(members: Sequence[Family], count: int, first_seed: int = 1) 
 
 
 def onnx_name(family: Family, seed: int) -> str:
-    """Return the name of a member's file."""
+    """Return the file name of a member."""
     return f"{family.name}-{seed:05}.onnx"
 
 
 def generated_files(folder: str | Path) -> list[Path]:
-    """Return the files in a folder that are named as members of families are."""
+    """Return the files in a folder that are named like members of families."""
     pattern = re.compile(rf"(?:{'|'.join(map(re.escape, families()))})-\d{{5,}}\.onnx")
     return sorted(path for path in Path(folder).glob("*.onnx") if pattern.fullmatch(path.name))

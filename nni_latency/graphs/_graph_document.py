@@ -1,4 +1,4 @@
-"""What a graph predictor has learned, and its file: safetensors, with JSON that pydantic checks among its metadata."""
+"""State of a fitted graph predictor, and its file: safetensors, with JSON in the metadata that pydantic validates."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Array = NDArray[np.float64]
 
 _KEY, _HELD_OUT, _LATENCIES, _TREES = "nni_latency", "held_out", "latencies", "trees"
 
-#: Half the width of an interval, as a logarithm; more than this is no number that anybody fitted.
+#: Half the width of an interval, as a logarithm; larger values are implausible.
 _Spread = Annotated[float, Field(ge=0, le=100)]
 
 
 @dataclass(frozen=True)
 class LearnedGraphs:
-    """What a graph predictor has learned, by the names of its attributes without the ``_`` at the end.
+    """State of a fitted graph predictor, by the names of its attributes without the trailing ``_``.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class GraphPredictorDocument(StrictDocument):
     format: str
     version: int
     settings: SettingsDocument
-    #: What operators are described by; a predictor of another description cannot be used.
+    #: Names of the features of operators; a predictor with other features cannot be used.
     description: list[str | int]
     platforms: list[PlatformDocument] = Field(min_length=1)
     epochs: int = Field(ge=0)
@@ -104,7 +104,7 @@ def _description() -> list[str | int]:
 
 
 def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: Path) -> Path:
-    """Write the settings of a predictor and what it has learned, whole or not at all."""
+    """Write settings and state of a predictor, atomically."""
     content = {
         **FORMAT.head,
         "settings": {name: value for name, value in settings.items() if name != "n_jobs"},
@@ -141,7 +141,7 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
 
 
 def read_predictor(path: Path) -> tuple[dict[str, Any], LearnedGraphs]:
-    """Read the settings of a predictor and what it has learned, and check them."""
+    """Read and validate settings and state of a predictor."""
     content, tensors = _load(path)
     FORMAT.check(content, str(path))
     with FORMAT.valid(str(path)):
@@ -180,7 +180,7 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
 
 
 def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array, Array]:
-    """Return the errors and the latencies of the networks that were held out."""
+    """Return the errors and latencies of held-out networks."""
     errors = tensors.pop(_HELD_OUT).numpy()
     latencies = tensors.pop(_LATENCIES).numpy()
     if errors.shape[1:] != (n_platforms,) or latencies.shape != errors.shape:
@@ -189,10 +189,10 @@ def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array
 
 
 def _trees(tensors: dict[str, torch.Tensor], number: int) -> OperatorTrees | None:
-    """Return the trees of a platform, if it has any."""
+    """Return the trees of a platform; None if it has none."""
     prefix = f"{_TREES}/{number}/"
-    own = {name.removeprefix(prefix): value.numpy() for name, value in tensors.items() if name.startswith(prefix)}
-    return OperatorTrees.read(own) if own else None
+    arrays = {name.removeprefix(prefix): value.numpy() for name, value in tensors.items() if name.startswith(prefix)}
+    return OperatorTrees.read(arrays) if arrays else None
 
 
 def _member(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:

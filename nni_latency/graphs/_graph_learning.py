@@ -1,4 +1,4 @@
-"""How graph networks learn, on relative errors; which networks are held out, and how many epochs are best."""
+"""Training of graph networks on relative errors: cross-validation over families, and the choice of epochs."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from nni_latency.graphs._operator_trees import (
 from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.platforms import torch_threads
 
-#: How much of the averaged weights is kept at every step.
+#: Decay of the moving average of the weights, per step.
 _AVERAGED = 0.99
 
-#: From which relative error on it counts in proportion, and no longer as a square.
+#: Relative error above which the loss is linear instead of quadratic (Huber).
 _HUBER = 0.05
 
-#: How much times of kernels count beside those of networks.
+#: Weight of the loss on kernel times, relative to that on network latencies.
 _PARTS = 0.3
 
-#: Fields of `Targets` with one number for every kernel.
+#: Fields of `Targets` with one value per kernel.
 _OF_KERNELS = ("platforms", "seconds", "shares", "firsts")
 
-#: Told after every epoch; may raise.
+#: Called after every epoch; may raise.
 Watch = Callable[[], None]
 
 Array = NDArray[np.float64]
 
-#: Seed of the first graph network that is held out from something.
+#: Seed offset of the graph networks of cross-validation.
 _FIRST_HELD_OUT = 100
 
-#: What an error counts at least, as a logarithm of a factor.
+#: Lower bound of an error, as a logarithm of a factor.
 _LEAST_ERROR = 1e-6
 
-#: By how much errors must fall for more epochs to be worth it, as a ratio: curves are flat near their lowest points.
+#: Relative decrease in error that justifies more epochs: curves are flat near their minima.
 _WORTH_IT = 0.005
 
 
 @dataclass(frozen=True)
 class _Lesson:
-    """What one graph network learns."""
+    """Training task of one graph network."""
 
     examples: Examples
     settings: Settings
@@ -66,55 +66,55 @@ class _Lesson:
 
 @dataclass(frozen=True)
 class Fitting:
-    """How graph networks and trees learn, on one process or several.
+    """Training of graph networks and trees, in one process or several.
 
     Parameters
     ----------
     settings : Settings
-        Of every graph network; its seed is that of the first.
+        Settings of every graph network; the seed is that of the first.
     n_jobs : int, optional
-        Processes that learn side by side, as joblib takes it; they learn the same as one does.
-    told : callable
-        Told after how many epochs, each time that some are done.
+        Parallel processes, as in joblib; the result does not depend on it.
+    on_epochs : callable
+        Called with the number of epochs just finished.
     """
 
     settings: Settings
     n_jobs: int | None
-    told: Callable[..., None]
+    on_epochs: Callable[..., None]
 
     def hold_out(self, data: Measurements, n_folds: int, seed: int) -> tuple[Array, int]:
-        """Predict every network by what has not seen its family.
+        """Predict every network by models trained without its family.
 
         Returns
         -------
         errors : ndarray of shape (n_networks, n_platforms)
             Logarithms of predicted over measured times.
         epochs : int
-            After how many the graph networks were best, over all networks that were held out.
+            Number of epochs with the least error over all held-out networks.
         """
         latencies, folds, lessons = data.examples.latencies, data.folds(n_folds, seed), []
         for fold, held in enumerate(folds):
             graphs = data.examples.only(held).graphs
             lessons.append(_Lesson(data.examples.without(held), self._settings(_FIRST_HELD_OUT + fold), graphs))
-        told = np.full((self.settings.epochs, *latencies.shape), np.nan)
+        logarithms = np.full((self.settings.epochs, *latencies.shape), np.nan)
         for held, learned in zip(folds, self._learned(lessons), strict=True):
-            told[:, held] = np.log(learned.told)
-        epochs = _best_epoch(told - np.log(latencies), data.family_of)
+            logarithms[:, held] = np.log(learned.predictions)
+        epochs = _best_epoch(logarithms - np.log(latencies), data.family_of)
         errors = np.full(latencies.shape, np.nan)
         for held, lesson in zip(folds, lessons, strict=True):
-            predicted = with_trees(told[epochs - 1, held], self.trees(lesson.examples), lesson.others)
+            predicted = with_trees(logarithms[epochs - 1, held], self.trees(lesson.examples), lesson.others)
             errors[held] = predicted - np.log(latencies[held])
         return errors, epochs
 
     def members(self, examples: Examples, count: int, epochs: int) -> list[Learned]:
-        """Learn from all networks, by several graph networks with other random numbers."""
+        """Train several graph networks on all networks, with different seeds."""
         several = [_Lesson(examples, replace(self._settings(member), epochs=epochs)) for member in range(count)]
         return list(self._learned(several))
 
     def trees(self, examples: Examples) -> PlatformTrees:
-        """Learn trees for every platform of which the times of kernels are known."""
+        """Train trees for every platform with known kernel times."""
         platforms = range(examples.latencies.shape[1])
-        # Examples are sent to a process for those alone that have something to learn.
+        # Send examples to a process only for platforms with enough data.
         chosen = [number for number in platforms if has_enough(examples, number)]
         learning = (delayed(learn_trees)(examples, number, self.settings.seed) for number in chosen)
         found = dict(zip(chosen, side_by_side(learning, self.n_jobs), strict=True))
@@ -124,29 +124,30 @@ class Fitting:
         return replace(self.settings, seed=self.settings.seed + number)
 
     def _learned(self, lessons: Sequence[_Lesson]) -> Iterator[Learned]:
-        """Learn by one graph network after another, or by several side by side."""
+        """Train the graph networks one after another, or in parallel."""
         if effective_n_jobs(self.n_jobs) == 1:
             for lesson in lessons:
-                yield learn(lesson.examples, lesson.settings, lesson.others, self.told)
+                yield learn(lesson.examples, lesson.settings, lesson.others, self.on_epochs)
             return
         calls = (delayed(learn)(lesson.examples, lesson.settings, lesson.others) for lesson in lessons)
         for learned in side_by_side(calls, self.n_jobs):
-            self.told(lessons[0].settings.epochs)
+            self.on_epochs(lessons[0].settings.epochs)
             yield learned
 
 
 def _best_epoch(errors: Array, families: Sequence[str]) -> int:
-    """Return after how many epochs errors are least: families count alike, and platforms in proportion to their errors.
+    """Return the number of epochs with the least error, with equal weight for families and for platforms.
 
-    A mean over all latencies would go by the platforms with the most networks, and the worst predicted families. Where
-    errors are next to the same, fewer epochs are better.
+    Errors are averaged over networks, then over families, and their logarithms over platforms. A plain mean over all
+    latencies would be dominated by the platforms with the most networks and by the worst predicted families. Among
+    nearly equal errors, the fewest epochs win.
 
     Parameters
     ----------
     errors : ndarray of shape (n_epochs, n_networks, n_platforms)
-        Logarithms of predicted over measured times; NaN where there is none.
+        Logarithms of predicted over measured times; NaN where nothing was measured.
     families : sequence of str
-        By network.
+        Family of each network.
     """
     off, known, names = np.abs(errors), ~np.isnan(errors[0]), np.array(families)
     found = np.zeros(len(errors))
@@ -159,7 +160,7 @@ def _best_epoch(errors: Array, families: Sequence[str]) -> int:
 
 
 def with_trees(logarithms: Array, trees: PlatformTrees, graphs: Sequence[EncodedGraph]) -> Array:
-    """Return the logarithms of predicted times, (n_graphs, n_platforms): the mean with what trees say, if there are."""
+    """Return log predicted times, (n_graphs, n_platforms), averaged with the predictions of trees where there are."""
     found = logarithms.copy()
     known = [(number, item) for number, item in enumerate(trees) if item is not None]
     for row, graph in enumerate(graphs if known else ()):
@@ -171,22 +172,22 @@ def with_trees(logarithms: Array, trees: PlatformTrees, graphs: Sequence[Encoded
 
 @dataclass(frozen=True)
 class Settings:
-    """How it learns.
+    """Training settings of a graph network.
 
     Parameters
     ----------
     hidden, n_layers, dropout
         As for `GraphNetwork`.
     epochs : int
-        Times that every network is seen.
+        Number of epochs.
     batch_size : int
-        Networks of a step.
+        Networks per step.
     rate, decay : float
-        Of AdamW.
+        Learning rate and weight decay of AdamW.
     restraint : float
-        How strongly corrections are held to 1, weighed by cost.
+        Strength of the penalty that holds corrections to 1, weighted by cost.
     seed : int
-        Of everything random.
+        Seed of all randomness.
     """
 
     hidden: int = 48
@@ -202,17 +203,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Targets:
-    """What was measured of the networks of a batch.
+    """Measured values of the networks of a batch.
 
     Parameters
     ----------
     latencies : Tensor of shape (n_graphs, n_platforms)
-        Their times [s]; NaN where they were not measured.
+        Latencies [s]; NaN where not measured.
     operators, part_of : Tensor of shape (n_pairs,)
-        Operators of kernels, and the number of the kernel that each is part of.
+        Operators of kernels, and the index of the kernel that contains each.
     platforms, seconds, shares, firsts : Tensor of shape (n_kernels,)
-        Of kernels: the number of the platform, the time [s], its share in the kernels of one network, and 1 where what
-        a run takes besides is in it.
+        Of kernels: the index of the platform, the time [s], its share of the timed kernels of one network, and 1 where
+        it includes the overhead of a run.
     """
 
     latencies: Tensor
@@ -225,12 +226,12 @@ class Targets:
 
     @classmethod
     def of(cls, examples: Examples) -> Targets:
-        """Return what was measured of networks that are one batch."""
+        """Return the targets of networks that form one batch."""
         return cls.joined(examples.graphs, list(map(cls.of_network, examples.latencies, examples.parts)))
 
     @classmethod
     def of_network(cls, latencies: Array, parts: Sequence[Part]) -> Targets:
-        """Return what was measured of one network."""
+        """Return the targets of one network."""
         pairs = [(operator, number) for number, part in enumerate(parts) for operator in part.operators]
         operators, part_of = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
         seconds = torch.tensor([part.seconds for part in parts], dtype=torch.float32)
@@ -246,7 +247,7 @@ class Targets:
 
     @classmethod
     def joined(cls, graphs: Sequence[EncodedGraph], items: Sequence[Targets]) -> Targets:
-        """Join what was measured of each network of a batch: operators and kernels are numbered through it."""
+        """Join the targets of the networks of a batch, with operators and kernels renumbered across it."""
         first_operators = starts_of([len(graph) for graph in graphs])
         first_parts = starts_of([len(item.seconds) for item in items])
         return cls(
@@ -259,18 +260,18 @@ class Targets:
 
 @dataclass(frozen=True)
 class Learned:
-    """A network that has learned.
+    """A trained graph network.
 
     Parameters
     ----------
     network : GraphNetwork
-        As it was after the last epoch.
-    told : ndarray of shape (n_epochs, n_graphs, n_platforms)
-        Times of other networks, as it predicted them after every epoch [s].
+        The averaged network after the last epoch.
+    predictions : ndarray of shape (n_epochs, n_graphs, n_platforms)
+        Predicted times of other networks after every epoch [s].
     """
 
     network: GraphNetwork
-    told: Array
+    predictions: Array
 
 
 def learn(
@@ -281,16 +282,16 @@ def learn(
     Parameters
     ----------
     examples : Examples
-        What it learns from.
+        Training data.
     settings : Settings
-        How.
+        Training settings.
     others : sequence of EncodedGraph
-        Networks that it predicts after every epoch.
+        Networks to predict after every epoch.
     watch : callable, optional
         Called after every epoch.
     """
-    # Batches are small: a second thread gains a tenth where it has a processor of its own, and costs several times as
-    # much where it has to wait for one.
+    # Batches are small: a second thread gains a tenth on a free core, and slows training several times where it has
+    # to wait for one.
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(settings.seed)
         return _Learning(examples, settings).run(others, watch)
@@ -308,12 +309,12 @@ class _Learning:
         self._average = copy.deepcopy(self.network).requires_grad_(False)
 
     def run(self, others: Sequence[EncodedGraph], watch: Watch) -> Learned:
-        told = []
+        predictions = []
         for epoch in range(1, self._settings.epochs + 1):
             self._epoch(epoch)
-            told.append(predict(self._average, others))
+            predictions.append(predict(self._average, others))
             watch()
-        return Learned(self._average.eval(), np.array(told))
+        return Learned(self._average.eval(), np.array(predictions))
 
     def _epoch(self, epoch: int) -> None:
         if epoch == 1:
@@ -349,14 +350,14 @@ class _Learning:
 
 
 def networks_off(predicted: Tensor, measured: Tensor, weights: Tensor) -> Tensor:
-    """Return how far networks are from what was measured, as far as they were.
+    """Return the loss on network latencies, over those that were measured.
 
     Parameters
     ----------
     predicted, measured : Tensor of shape (n_graphs, n_platforms)
-        What networks take [s]; NaN where one was not measured.
+        Latencies [s]; NaN where not measured.
     weights : Tensor of shape (n_platforms,)
-        What a latency of each platform counts.
+        Weight of a latency, by platform.
     """
     known = ~torch.isnan(measured)
     errors = functional.huber_loss(predicted[known].log(), measured[known].log(), delta=_HUBER, reduction="none")
@@ -365,16 +366,16 @@ def networks_off(predicted: Tensor, measured: Tensor, weights: Tensor) -> Tensor
 
 
 def kernels_off(costs: Tensor, runs: Tensor, targets: Targets) -> Tensor:
-    """Return how far the kernels of networks are from what was measured, as far as they were timed.
+    """Return the loss on kernel times, over those that were measured.
 
     Parameters
     ----------
     costs : Tensor of shape (n_operators, n_platforms)
-        What operators take [s].
+        Predicted costs of operators [s].
     runs : Tensor of shape (n_platforms,)
-        Logarithms of what a run takes besides.
+        Logarithms of the overhead of a run [s].
     targets : Targets
-        What was measured.
+        Measured values.
     """
     if not len(targets.seconds):
         return costs.new_zeros(())
@@ -387,7 +388,7 @@ def kernels_off(costs: Tensor, runs: Tensor, targets: Targets) -> Tensor:
 
 
 def _weights(latencies: Array) -> Tensor:
-    """Return what a latency of each platform counts: all platforms alike, however many networks were measured there."""
+    """Return the weight of a latency by platform: platforms weigh equally, however many networks were measured."""
     counts = np.maximum((~np.isnan(latencies)).sum(axis=0), 1)
     return torch.tensor(counts.mean() / counts, dtype=torch.float32)
 
@@ -404,7 +405,7 @@ def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:
 
 
 def prepare(network: GraphNetwork, examples: Examples) -> None:
-    """Set what a network starts from: the scale of its features, and what operators cost without corrections."""
+    """Initialise a network: the scale of its features, and the rates and overheads of the prior."""
     features = np.concatenate([graph.features for graph in examples.graphs])
     network.centre.copy_(torch.from_numpy(features.mean(0)))
     network.spread.copy_(torch.from_numpy(np.maximum(features.std(0), 1e-2)))

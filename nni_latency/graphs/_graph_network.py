@@ -1,4 +1,4 @@
-"""The graph network: networks in batches, a cost for every operator on every platform, and predictions from it."""
+"""The graph network: costs of every operator on every platform, batches of networks, and predictions."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from torch.nn import functional
 
 from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS, EncodedGraph
 
-#: Bound of the learned correction, as the logarithm of a factor: an operator that is fused costs next to nothing.
+#: Bound of the learned correction, as the logarithm of a factor: a fused operator costs next to nothing.
 _BOUND = 3.0
 
-#: Kinds that are hidden from a network while it learns, as a share: it has to do with those that it will never see.
+#: Probability that the kind of an operator is masked in training, because unseen kinds occur at inference.
 _HIDDEN_KINDS = 0.1
 
 Array = NDArray[np.float64]
 
-#: Networks that are computed at once.
+#: Networks per batch at inference.
 _AT_ONCE = 64
 
 
 class GraphNetwork(nn.Module):
-    """Costs of operators, by platform.
+    """Predict costs of operators by platform.
 
-    An operator costs what it computes and moves in the way of its group (`rates`), times a correction that message
-    passing learns: from what it reads, what reads it, and what reads the same. The correction is bounded.
+    The cost of an operator is a prior, its work and traffic at the `rates` of its group, times a bounded correction.
+    The correction is learned by message passing from the inputs of the operator, its readers, and its siblings, which
+    read the same result.
 
     Parameters
     ----------
     n_platforms : int
-        How many.
+        Number of platforms.
     hidden : int
-        Width.
+        Width of the hidden states.
     n_layers : int
-        Rounds of message passing.
+        Number of message-passing layers.
     dropout : float
-        Share of the numbers that are left out while it learns.
+        Dropout rate.
     """
 
     centre: Tensor
@@ -61,13 +62,13 @@ class GraphNetwork(nn.Module):
         self.rounds = nn.ModuleList(_Round(hidden) for _ in range(n_layers))
         self.dropout = nn.Dropout(dropout)
         self.last = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, hidden), nn.GELU())
-        #: Corrections of the platforms.
+        #: Heads of the corrections, by platform.
         self.heads = nn.Linear(hidden, n_platforms)
         nn.init.normal_(self.heads.weight, std=0.01)
         nn.init.zeros_(self.heads.bias)
-        #: Logarithms of what a unit of each term takes, by platform and group.
+        #: Logarithms of the cost of a unit of each term, by platform and group.
         self.rates = nn.Parameter(torch.zeros(n_platforms, len(GROUPS), len(TERMS)))
-        #: Logarithm of what a run takes besides [log s].
+        #: Logarithm of the overhead of a run [log s].
         self.runs = nn.Parameter(torch.full((n_platforms,), float(np.log(1e-5))))
 
     def forward(self, batch: Batch) -> Tensor:
@@ -75,24 +76,24 @@ class GraphNetwork(nn.Module):
         return self.priors(batch) * self.corrections(self.states(batch))
 
     def networks(self, costs: Tensor, batch: Batch) -> Tensor:
-        """Add up operators, and what a run takes besides [s], (n_graphs, n_platforms)."""
+        """Sum the costs of operators and the overhead of a run [s], (n_graphs, n_platforms)."""
         return add_up(costs, batch.graph_of, batch.n_graphs) + self.runs.exp()
 
     def priors(self, batch: Batch) -> Tensor:
-        """Return what operators take without any correction [s], (n_operators, n_platforms)."""
+        """Return the uncorrected costs of operators [s], (n_operators, n_platforms)."""
         rates = self.rates.exp()[:, batch.groups]
         return torch.einsum("pnt,nt->np", rates, batch.terms)
 
     def corrections(self, states: Tensor) -> Tensor:
-        """Return the factors of operators, (n_operators, n_platforms)."""
+        """Return the correction factors of operators, (n_operators, n_platforms)."""
         return self.logarithms(states).exp()
 
     def logarithms(self, states: Tensor) -> Tensor:
-        """Return the logarithms of the factors of operators, (n_operators, n_platforms)."""
+        """Return the logarithms of the correction factors, (n_operators, n_platforms)."""
         return bounded(self.heads(states))
 
     def states(self, batch: Batch) -> Tensor:
-        """Return what is known of operators once they have heard of their neighbours, (n_operators, hidden)."""
+        """Return the hidden states of operators after message passing, (n_operators, hidden)."""
         features = ((batch.features - self.centre) / self.spread).clamp(-4, 4)
         kinds = batch.kinds
         if self.training:
@@ -105,7 +106,7 @@ class GraphNetwork(nn.Module):
 
 
 class _Round(nn.Module):
-    """One round of message passing: from what is read, from what reads, and among those that read the same."""
+    """A message-passing layer: from inputs, from readers, and among siblings."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -116,35 +117,35 @@ class _Round(nn.Module):
 
     def forward(self, state: Tensor, edges: Tensor, siblings: Tensor) -> Tensor:
         normed = self.norm(state)
-        heard = self.own(normed) + self.down(normed, edges) + self.up(normed, edges.flip(0))
-        heard = heard + self.beside(normed, siblings)
-        found: Tensor = state + self.out(functional.gelu(heard))
+        total = self.own(normed) + self.down(normed, edges) + self.up(normed, edges.flip(0))
+        total = total + self.beside(normed, siblings)
+        found: Tensor = state + self.out(functional.gelu(total))
         return found
 
 
 def bounded(logarithm: Tensor) -> Tensor:
-    """Keep the logarithm of a factor within bounds, smoothly."""
+    """Bound the logarithm of a factor smoothly."""
     return _BOUND * torch.tanh(logarithm / _BOUND)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Networks beside each other, as one graph of several parts.
+    """Networks batched as one disconnected graph.
 
     Parameters
     ----------
     features : Tensor of shape (n_operators, N_FEATURES)
-        As of `EncodedGraph`; so are all but the last two.
+        As in `EncodedGraph`, like all but the last two fields.
     groups, kinds : Tensor of shape (n_operators,)
-        Numbers of what operators are.
+        Indices of the groups and kinds.
     terms : Tensor of shape (n_operators, len(TERMS))
-        What each costs in proportion to [s of a plain machine].
+        Cost of each term on the nominal machine [s].
     edges, siblings : Tensor of shape (2, n_edges)
-        Operators are numbered through the batch.
+        Edges between operators, which are numbered across the batch.
     graph_of : Tensor of shape (n_operators,)
-        By operator, the number of its network.
+        Index of the network of each operator.
     n_graphs : int
-        Networks.
+        Number of networks.
     """
 
     features: Tensor
@@ -158,7 +159,7 @@ class Batch:
 
     @classmethod
     def of(cls, graphs: Sequence[EncodedGraph]) -> Batch:
-        """Put networks, at least one, beside each other."""
+        """Batch one or more networks."""
         sizes = [len(graph) for graph in graphs]
         starts = starts_of(sizes)
         return cls(
@@ -174,29 +175,29 @@ class Batch:
 
 
 def starts_of(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """Return the number that the first member of each part has once the parts are joined."""
+    """Return the offset of each part in the concatenation of all."""
     return np.cumsum([0, *sizes[:-1]])
 
 
 def _joined(arrays: Sequence[NDArray[Any]], axis: int = 0) -> Tensor:
-    """Join arrays as one tensor."""
+    """Concatenate arrays to a tensor."""
     return torch.from_numpy(np.concatenate(arrays, axis=axis))
 
 
 def add_up(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """Add up the rows of a tensor that have one number, (count, ...)."""
+    """Sum the rows of a tensor by index, (count, ...)."""
     return values.new_zeros(count, *values.shape[1:]).index_add(0, index, values)
 
 
 class NeighbourMean(nn.Module):
-    """A linear layer of the mean over neighbours: GraphSAGE [1]_ without the operator itself.
+    """A linear layer over the mean of neighbours: GraphSAGE [1]_ without the node itself.
 
-    An operator without neighbours gets the bias.
+    For an operator without neighbours, the output is the bias.
 
     Parameters
     ----------
     width : int
-        Numbers of an operator.
+        Width of input and output.
 
     References
     ----------
@@ -206,11 +207,11 @@ class NeighbourMean(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        # Named as in PyTorch Geometric's SAGEConv, under whose names predictors are saved.
+        # The name in PyTorch Geometric's SAGEConv, which files of predictors contain.
         self.lin_l = nn.Linear(width, width)
 
     def forward(self, values: Tensor, edges: Tensor) -> Tensor:
-        """Return what operators learn from neighbours, (n_operators, width); edges go from source to target."""
+        """Return the aggregated messages, (n_operators, width); edges go from source to target."""
         source, target = edges
         counts = torch.bincount(target, minlength=len(values)).clamp(min=1)
         found: Tensor = self.lin_l(add_up(values.index_select(0, source), target, len(values)) / counts[:, None])
@@ -218,22 +219,22 @@ class NeighbourMean(nn.Module):
 
 
 def predict(network: GraphNetwork, graphs: Sequence[EncodedGraph]) -> Array:
-    """Return the times of networks [s], (n_graphs, n_platforms)."""
+    """Return the predicted times of networks [s], (n_graphs, n_platforms)."""
     found: Array = predict_members([network], graphs)[0]
     return found
 
 
 def predict_members(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph]) -> Array:
-    """Return the times of networks by each of several graph networks [s], (n_members, n_graphs, n_platforms)."""
+    """Return the predicted times of networks by graph network [s], (n_members, n_graphs, n_platforms)."""
     if not graphs:
         return np.zeros((len(members), 0, len(members[0].runs)))
     return _by_member(members, graphs, lambda member, batch: member.networks(member(batch), batch))
 
 
 def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> tuple[Array, Array]:
-    """Return what operators cost, (n_operators, n_platforms), and what a run takes besides, (n_platforms,) [s].
+    """Return costs of operators, (n_operators, n_platforms), and overheads of a run, (n_platforms,) [s].
 
-    Both are means of the graph networks.
+    Both are averaged over the graph networks.
     """
     costs = _by_member(members, [graph], lambda member, batch: member(batch))
     runs = np.stack([member.runs.detach().exp().double().numpy() for member in members])
@@ -241,9 +242,9 @@ def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> t
 
 
 def predict_terms(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph]) -> Array:
-    """Return what each term takes of networks [s], (n_graphs, n_platforms, n_terms); what a run adds is a call.
+    """Return the times of networks by term [s], (n_graphs, n_platforms, n_terms), averaged over the graph networks.
 
-    The mean of the graph networks.
+    The overhead of a run is included in the term of calls.
     """
     return np.asarray(_by_member(members, graphs, _terms).mean(axis=0))
 
@@ -256,36 +257,36 @@ def _terms(member: GraphNetwork, batch: Batch) -> Tensor:
 
 
 def _by_member(
-    members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph], ask: Callable[[GraphNetwork, Batch], Tensor]
+    members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph], evaluate: Callable[[GraphNetwork, Batch], Tensor]
 ) -> Array:
-    """Ask every graph network about all networks; return their answers, (n_members, ...).
+    """Evaluate every graph network on all networks; return the results, (n_members, ...).
 
-    One batch serves all of them: to put it together takes as long as a graph network does.
+    Batches are shared, because building one takes as long as evaluating a graph network.
     """
     found = []
     with torch.inference_mode():
         for first in range(0, len(graphs), _AT_ONCE):
             batch = Batch.of(graphs[first : first + _AT_ONCE])
-            found.append(np.stack([ask(member.eval(), batch).double().numpy() for member in members]))
+            found.append(np.stack([evaluate(member.eval(), batch).double().numpy() for member in members]))
     return np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True)
 class OperatorCost:
-    """What one operator of a network is predicted to cost.
+    """Predicted cost of one operator of a network.
 
     Parameters
     ----------
     name : str
-        Where it is called.
+        Name of the operator in the network.
     op_key : str
-        What it computes.
+        Key of the operator.
     seconds : float
-        Its part of a run [s].
+        Predicted cost [s].
     share : float
-        Its part of a run, as a ratio.
+        Predicted share of a run.
     is_known : bool
-        Whether operators of its kind were among those that were learned from.
+        Whether the kind of the operator was in the training data.
     """
 
     name: str

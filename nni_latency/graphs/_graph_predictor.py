@@ -1,4 +1,4 @@
-"""`GraphPredictor`: latencies of networks of any family, on every platform it has learned; and its estimator."""
+"""`GraphPredictor`, which predicts latencies of networks of any family on every trained platform; and its estimator."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
-#: By how much an interval widens for every share of the cost that falls to kinds never seen, as a logarithm.
+#: Widening of an interval per share of cost in operator kinds unseen in training, as a logarithm.
 _UNSEEN = math.log(3)
 
-#: Logarithms of latencies that no predictor gives unless it is damaged.
+#: Largest plausible logarithm of a predicted latency; beyond it the predictor is damaged.
 _LARGEST_LOGARITHM = 100
 
-#: What is learned; the attributes have a "_" at the end.
+#: Names of the fitted state; the attributes carry a trailing "_".
 _LEARNED = tuple(field.name for field in fields(LearnedGraphs))
 
 
 class Parametrized:
     """Base of an estimator whose ``__init__`` stores its keyword arguments under their names.
 
-    It has what `sklearn.base.BaseEstimator` offers to `sklearn.base.clone` and to everything that calls estimators.
-    Importing that class takes a second, which is more than a prediction takes.
+    It provides the part of `sklearn.base.BaseEstimator` that `sklearn.base.clone` and callers of estimators need.
+    Importing that class takes a second, longer than a prediction.
     """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Parametrized:
         Raises
         ------
         InvalidValueError
-            If there is no parameter of a name.
+            If a parameter does not exist.
         """
         known = self.get_params()
         for name, value in params.items():
@@ -85,70 +85,71 @@ class Parametrized:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        """Return what scikit-learn 1.6 and later ask of an estimator: what it usually assumes."""
+        """Return the tags that scikit-learn 1.6 and later require of an estimator: the defaults of `BaseEstimator`."""
         from sklearn.base import BaseEstimator
 
         return BaseEstimator.__sklearn_tags__(self)
 
 
 class GraphPredictor(Parametrized):
-    """Predicts latencies of networks from their operators and who reads whose result, on all platforms at once.
+    """Predict latencies of networks from their operator graphs, on all platforms at once.
 
-    Every operator has a cost of its own on every platform. It is what the operator computes and moves, at rates that
-    are learned for each group of operators, times a correction that a graph network learns and that is bounded. A
-    network costs their sum, and what a run adds. So it tells which operators cost, it holds for depths that it has
-    never seen, and families that it has never seen cannot be far from what they compute and move.
+    The cost of an operator on a platform is an analytical prior times a bounded correction. The prior is computed from
+    the operator's work and memory traffic, at rates learned for each group of operators; the correction is learned by
+    a graph network. The latency of a network is the sum of its operators' costs plus the overhead of a run. The
+    prediction is therefore attributable to operators, extrapolates to unseen depths, and stays near the prior for
+    unseen families.
 
-    Where the times of kernels are known, boosted trees learn the same correction for each operator from what is next to
-    it, and the answer is the geometric mean of the graph networks and the trees.
+    Where kernel times are known, boosted trees learn the same correction for each operator from its neighbourhood, and
+    the prediction is the geometric mean of the graph networks and the trees.
 
     Parameters
     ----------
     hidden, n_layers, dropout : int, int, float
-        Width of the graph network, rounds of message passing, and the share of numbers left out while it learns.
+        Width of the graph network, number of message-passing layers, and dropout rate.
     restraint : float
-        How strongly corrections are held to 1.
+        Strength of the penalty that holds corrections to 1.
     epochs : int
-        Times that every network is seen at most; how often is found on families that are held out.
+        Maximum number of epochs; the number used is chosen by cross-validation over families.
     batch_size : int
-        Networks of a step.
+        Networks per step.
     learning_rate, weight_decay : float
-        Of AdamW.
+        Learning rate and weight decay of AdamW.
     n_folds : int
-        Groups of families that are held out in turn, to find the number of epochs and the widths of the intervals.
+        Folds of the cross-validation over families, which sets the number of epochs and the interval widths.
     n_members : int
-        Graph networks that learn from all families; their geometric mean is the answer.
+        Graph networks trained on all families; the prediction is their geometric mean.
     confidence : float
-        Share of the networks of families never seen that the intervals are meant to hold.
+        Nominal coverage of the intervals over networks of unseen families.
     random_state : int
-        Of everything random.
+        Seed of all randomness.
     n_jobs : int, optional
-        Processes that learn side by side, as scikit-learn takes it; they learn the same as one does.
+        Parallel processes, as in scikit-learn; the result does not depend on it.
 
     Attributes
     ----------
     platforms_ : tuple of Platform
-        What it has learned.
+        The platforms of the training data.
     members_ : list of GraphNetwork
         The graph networks.
     trees_ : tuple of OperatorTrees or None
-        By platform, trees over operators; None where the kernels of too few networks were timed.
+        Trees over operators by platform; None where kernels of too few networks were timed.
     epochs_ : int
-        Times that every network was seen.
+        Epochs used in training.
     spreads_ : ndarray of shape (n_platforms,)
-        Half the width of an interval, as a logarithm.
+        Half the width of an interval, as a logarithm, for each platform.
     held_out_ : ndarray of shape (n_networks, n_platforms)
-        Logarithms of predicted over measured latencies of families held out, and of networks held out where a platform
+        Logarithms of predicted over measured latencies of held-out families, and of held-out networks where a platform
         was added later; NaN where nothing was measured.
     latencies_ : ndarray of shape (n_networks, n_platforms)
-        The measured ones of networks that were held out [s]; NaN for others.
+        Measured latencies of the held-out networks [s]; NaN for others.
     unmeasured_spread_ : float
-        The same for a platform that nobody measured: found by leaving out one platform after another; infinite where
-        fewer than three are known.
+        Like `spreads_`, for an unmeasured platform: found by leave-one-platform-out; infinite with fewer than three
+        platforms.
     counts_ : ndarray of shape (n_platforms,)
-        Networks that were measured.
+        Number of measured networks, by platform.
     families_, kinds_ : tuple of str
-        Families, and kinds of operators, that it has learned from.
+        Families and operator kinds of the training data.
 
     References
     ----------
@@ -191,25 +192,25 @@ class GraphPredictor(Parametrized):
     def fit(
         self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
     ) -> GraphPredictor:
-        """Learn from measured networks.
+        """Fit to measured networks.
 
         Parameters
         ----------
         networks : sequence of MeasuredNetwork
-            Of one platform or several.
+            Measured networks, of one or several platforms.
         watch : callable, optional
-            Told how many epochs are done, and how many there will be at most: after each of them, or after each graph
-            network where several learn side by side.
+            Called with the number of finished epochs and their maximum total: after each epoch, or after each graph
+            network where several are trained in parallel.
 
         Returns
         -------
         GraphPredictor
-            This one.
+            The fitted predictor itself.
 
         Raises
         ------
         InvalidValueError
-            If there are too few networks, two latencies of one network disagree, or a fact is no positive number.
+            If there are too few networks, two latencies of one network disagree, or a platform fact is not positive.
         """
         data = Measurements.of(check_networks(networks))
         unmeasured.check_facts(data.platforms)
@@ -221,13 +222,13 @@ class GraphPredictor(Parametrized):
         total = self.epochs * (self.n_folds + self.n_members)
         done = 0
 
-        def told(epochs: int = 1) -> None:
+        def advance(epochs: int = 1) -> None:
             nonlocal done
             done += epochs
             if watch is not None:
                 watch(done, total)
 
-        fitting = Fitting(self._settings, self.n_jobs, told)
+        fitting = Fitting(self._settings, self.n_jobs, advance)
         self.held_out_, self.epochs_ = fitting.hold_out(data, self.n_folds, self.random_state)
         self.latencies_ = np.where(np.isnan(self.held_out_), np.nan, data.examples.latencies)
         total = done + self.epochs_ * self.n_members
@@ -248,19 +249,19 @@ class GraphPredictor(Parametrized):
         graphs : sequence of Graph
             Networks.
         platform : Platform or str, optional
-            Where they run; may be left out where it knows one platform alone.
+            Where they run; optional if there is only one platform.
 
         Returns
         -------
         ndarray of shape (n_graphs,)
-            Seconds.
+            Latencies [s].
 
         Raises
         ------
         NotFittedError
             Before `fit`.
         UnknownNameError
-            If it has not learned the platform.
+            If the platform is not one of `platforms_`.
         """
         number = self._number(platform)
         trees = tuple(item if place == number else None for place, item in enumerate(self.trees_))
@@ -272,10 +273,10 @@ class GraphPredictor(Parametrized):
         return self._predict(graphs, self.trees_)
 
     def estimate_platforms(self, graph: Graph) -> dict[str, Estimate]:
-        """Predict the latency of a network on every platform, by the id of the platform.
+        """Predict the latency of a network on every platform, keyed by platform id.
 
-        An interval is wider where operators cost that it has never learned from, or something of the network had to be
-        assumed, or is in another precision than the platform; `missing` names all of it.
+        An interval is wider if the network has operators of unseen kinds, properties that had to be assumed, or
+        another precision than the platform; `missing` names each of them.
         """
         self._check_fitted()
         require_operators(graph.operators, "The network")
@@ -287,10 +288,12 @@ class GraphPredictor(Parametrized):
         shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
         named += graph.remarks
         ops = [item.op for item in graph.operators]
-        told = {item: precision_remarks(ops, item) for item in {platform.precision for platform in self.platforms_}}
+        by_precision = {
+            item: precision_remarks(ops, item) for item in {platform.precision for platform in self.platforms_}
+        }
         found = {}
         for number, platform in enumerate(self.platforms_):
-            missing = (*named, *told[platform.precision])
+            missing = (*named, *by_precision[platform.precision])
             is_doubtful = any(unseen) or bool(missing)
             factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * is_doubtful))
             value = float(values[number])
@@ -298,27 +301,27 @@ class GraphPredictor(Parametrized):
         return found
 
     def guess(self, graph: Graph, platform: Platform) -> Estimate:
-        """Guess the latency on a platform that nobody measured, from its facts and the platforms that are most like it.
+        """Estimate the latency on an unmeasured platform from its facts and the most similar known platforms.
 
         Parameters
         ----------
         graph : Graph
             The network.
         platform : Platform
-            Its device, runtime, precision and threads count. So do the facts ``peak_flops`` [FLOP/s] of single
+            Its device, runtime, precision and threads are used. So are the facts ``peak_flops`` [FLOP/s] of single
             precision and ``memory_bandwidth`` [byte/s], both with that many threads, and ``cache`` [byte], where they
-            are known of it and of platforms that were learned.
+            are given both for it and for known platforms.
 
         Returns
         -------
         Estimate
-            Its interval is as wide as guesses were off when known platforms were left out. `missing` says that it is a
-            guess, and what from.
+            Its interval covers the errors of leave-one-platform-out estimates. `missing` marks it as a guess and names
+            the nearest platform.
 
         Raises
         ------
         InvalidValueError
-            If a fact is no positive number, or fewer than three platforms are known.
+            If a fact is not a positive number, or fewer than three platforms are known.
         """
         self._check_fitted()
         if not math.isfinite(self.unmeasured_spread_):
@@ -337,7 +340,7 @@ class GraphPredictor(Parametrized):
         return Estimate(value, value / factor, value * factor, tuple(doubts))
 
     def explain(self, graph: Graph, platform: Platform | str | None = None) -> list[OperatorCost]:
-        """Tell what every operator costs; they add up to the prediction, but for what a run adds.
+        """Attribute the predicted latency to operators; their costs sum to it, up to the overhead of a run.
 
         Returns
         -------
@@ -357,31 +360,31 @@ class GraphPredictor(Parametrized):
     def adapt(
         self, networks: Sequence[MeasuredNetwork], watch: Callable[[int, int], None] | None = None
     ) -> GraphPredictor:
-        """Learn one more platform from a few networks, or one that it knows anew.
+        """Add a platform from a few networks, or retrain a known one.
 
-        What it knows of operators stays as it is. What is learned starts from the platform whose latencies are the most
-        nearly proportional, and is held to that as strongly as cross-validation says. From sixteen networks, trees over
-        operators are taken over from a known platform, or learn on from there by the times of kernels, whichever
-        cross-validation says; from a hundred networks whose kernels were timed, they may be learned anew.
+        The operator encoding stays fixed. Training starts from the platform with the most nearly proportional
+        latencies and is regularised towards it, with a strength chosen by cross-validation. From sixteen networks on,
+        trees over operators are copied from a known platform or continued from there on the kernel times, as chosen by
+        cross-validation; from a hundred networks with timed kernels on, they may be trained from scratch.
 
         Parameters
         ----------
         networks : sequence of MeasuredNetwork
-            Of one platform; `suggest` says which tell the most.
+            Networks of one platform; `suggest` selects the most informative ones.
         watch : callable, optional
-            Told after every graph network how many are done, and how many there are.
+            Called after every graph network with the number finished and their total.
 
         Returns
         -------
         GraphPredictor
-            A new one. This one stays as it is.
+            A new predictor. This one is not changed.
 
         Raises
         ------
         NotFittedError
             Before `fit`.
         InvalidValueError
-            If there are fewer than 5 networks, of several platforms, or two latencies of one network disagree.
+            If there are fewer than 5 networks, they are of several platforms, or two latencies of one network disagree.
         """
         self._check_fitted()
         data = Measurements.of(check_networks(networks))
@@ -390,19 +393,19 @@ class GraphPredictor(Parametrized):
         )
 
     def suggest(self, graphs: Sequence[Graph], count: int) -> list[int]:
-        """Choose networks to measure on a platform that it does not know: those that together tell the most about it.
+        """Choose the networks that are jointly most informative about a new platform.
 
         Parameters
         ----------
         graphs : sequence of Graph
-            Networks that could be measured.
+            Candidate networks.
         count : int
-            How many are chosen.
+            Number of networks to choose.
 
         Returns
         -------
         list of int
-            Their numbers, the most telling first.
+            Indices into `graphs`, the most informative first.
         """
         self._check_fitted()
         member = self.members_[0]
@@ -411,19 +414,19 @@ class GraphPredictor(Parametrized):
         return transfer.most_telling(np.hstack([known.directions(head) for head in heads]), count)
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file: weights and JSON in the format safetensors, which cannot hold code.
+        """Write the predictor to a file: weights and JSON in the safetensors format, which cannot hold code.
 
         Raises
         ------
         OutputError
-            If it cannot be written.
+            If the file cannot be written.
         """
         self._check_fitted()
         return write_predictor(self.get_params(), self._learned, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> GraphPredictor:
-        """Read it from its file.
+        """Read a predictor from its file.
 
         Raises
         ------
@@ -444,7 +447,7 @@ class GraphPredictor(Parametrized):
         return LearnedGraphs(**{name: getattr(self, f"{name}_") for name in _LEARNED})
 
     def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> Array:
-        """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and some of the trees."""
+        """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and the given trees."""
         logarithms = np.log(predict_members(self.members_, graphs)).mean(axis=0)
         logarithms = with_trees(logarithms, trees, graphs)
         if not (np.abs(logarithms) < _LARGEST_LOGARITHM).all():
@@ -462,7 +465,7 @@ class GraphPredictor(Parametrized):
         )  # fmt: skip
 
     def _costs(self, graph: EncodedGraph, values: Array) -> Array:
-        """Return what operators cost, (n_operators, n_platforms) [s], so that they add up to `values` with the rest."""
+        """Return operator costs, (n_operators, n_platforms) [s], scaled so that costs and overhead sum to `values`."""
         costs, runs = predict_operators(self.members_, graph)
         described = describe(graph)
         for number, trees in enumerate(self.trees_):
@@ -473,19 +476,19 @@ class GraphPredictor(Parametrized):
         return scale
 
     def platform(self, platform: Platform | str | None = None) -> Platform:
-        """Return one of its platforms, by its id; by default the one that it knows, if it knows one alone.
+        """Return one of `platforms_` by its id; without an id, the only one.
 
         Raises
         ------
         NotFittedError
             Before `fit`.
         UnknownNameError
-            If it does not know the platform.
+            If the platform is not one of `platforms_`.
         """
         return self.platforms_[self._number(platform)]
 
     def _number(self, platform: Platform | str | None) -> int:
-        """Return the number of a platform."""
+        """Return the index of a platform."""
         self._check_fitted()
         ids = [item.id for item in self.platforms_]
         if platform is None and len(ids) == 1:
@@ -508,7 +511,7 @@ class GraphNetworkEstimator(NetworkEstimator):
     Parameters
     ----------
     predictor : GraphPredictor
-        What has learned.
+        A fitted predictor.
     platform : Platform
         One of its platforms.
     """
@@ -521,20 +524,20 @@ class GraphNetworkEstimator(NetworkEstimator):
 
     @classmethod
     def of(cls, argument: str) -> GraphNetworkEstimator:
-        """Make it of ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
+        """Build the estimator from ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
 
         Parameters
         ----------
         argument : str
-            A file of ``nni-latency learn graph``, or ``pretrained`` for the one that ships, which is also what an empty
-            argument means; and the id of one of its platforms, which may be left out where there is one alone.
+            A file of ``nni-latency learn graph``, or ``pretrained`` (also the meaning of an empty name) for the
+            shipped one; then the id of one of its platforms, optional if there is only one.
 
         Raises
         ------
         InvalidValueError
-            If it knows several platforms, and none is named.
+            If the predictor has several platforms and none is named.
         UnknownNameError
-            If the predictor does not know the platform.
+            If the predictor does not have the platform.
         FileFormatError
             If the file cannot be read.
         """
@@ -555,15 +558,15 @@ class GraphNetworkEstimator(NetworkEstimator):
         Parameters
         ----------
         model : nn.Module, str, Path or Graph
-            A module, which is exported to ONNX, because that is what was learned from; an ONNX file; or a graph.
+            A module, which is exported to ONNX, the format of the training data; an ONNX file; or a graph.
         example_inputs : Tensor or tuple of Tensor
-            What it takes; for an ONNX file only where it leaves sizes open.
+            Inputs of the model; for an ONNX file needed only where it leaves sizes open.
 
         Raises
         ------
         InvalidValueError
-            If the model cannot be read or exported, or model and inputs do not fit each other.
+            If the model cannot be read or exported, or model and inputs do not match.
         MissingDependencyError
-            If the package onnx does not load.
+            If the package onnx cannot be imported.
         """
         return self.predictor.estimate_platforms(graph_of(model, example_inputs))[self.platform.id]

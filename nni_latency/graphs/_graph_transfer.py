@@ -1,4 +1,4 @@
-"""How a graph predictor learns one more platform from a few networks: heads, trees, errors and intervals."""
+"""Adding a platform to a graph predictor from a few networks: heads, trees, errors and intervals."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, bound
 from nni_latency.graphs._operator_trees import OperatorTrees, has_enough, learn_trees, timed
 from nni_latency.regression import Rows, draw_folds, held_out
 
-#: How strongly a new platform is held to the one that it starts from; one is chosen by cross-validation.
+#: Strengths of the regularisation of a new platform to its start; one is chosen by cross-validation.
 STRENGTHS = (0.1, 1.0, 10.0)
 
-#: Steps of learning, and their size.
+#: Training steps, and the initial learning rate.
 _STEPS, _RATE = 150, 0.04
 
-#: Variance of a measurement, where what a typical network tells is 1.
+#: Variance of a measurement, relative to the variance of a typical network.
 _NOISE = 0.1
 
 Array = NDArray[np.float64]
 
-#: Parts that networks are divided into, to predict each by the others.
+#: Folds of the cross-validation.
 _FOLDS = 5
 
-#: Networks that a platform is learned from at least, and from which it may take over trees: fewer do not tell whether
-#: they help.
+#: Fewest networks to add a platform from, and fewest for transferring trees: with fewer, cross-validation cannot decide
+#: whether trees help.
 _FEWEST, _FEWEST_FOR_TREES = 5, 16
 
-#: How trees of the platform come from what was measured of it.
-Way = Callable[[Examples], OperatorTrees]
+#: A method that produces trees of the platform from its measurements.
+TreeMethod = Callable[[Examples], OperatorTrees]
 
 
 def add_platform(
     known: LearnedGraphs, data: Measurements, confidence: float, seed: int, watch: Callable[[int, int], None] | None
 ) -> LearnedGraphs:
-    """Return what is known with one more platform, or one of its platforms anew; see `GraphPredictor.adapt`.
+    """Add a platform to a predictor, or retrain one of its platforms; see `GraphPredictor.adapt`.
 
     Raises
     ------
@@ -83,18 +83,18 @@ def add_platform(
 def _learned(
     known: LearnedGraphs, data: Measurements, number: int | None, seed: int, watch: Callable[[int, int], None] | None
 ) -> tuple[list[Any], OperatorTrees | None, Array]:
-    """Return the graph networks with a head for the platform, its trees, and errors on what is held out, as logarithms.
+    """Return the graph networks with a head for the platform, its trees, and held-out errors as logarithms.
 
-    These errors say how strongly heads are held to what they start from, and which trees help.
+    The held-out errors select the strength of the regularisation of heads, and the method of transferring trees.
     """
     examples = data.examples
     folds = draw_folds(range(len(examples.graphs)), _FOLDS, seed)
     starts = [nearest_head(member, examples) for member in known.members]
     alone = held_out_errors(known.members[0], examples, starts[0], [fold.tolist() for fold in folds])
-    ways = _ways_to_trees(known, examples, seed)
-    by_way = {name: _held_out(way, examples, folds) for name, way in ways.items()}
+    methods = _tree_methods(known, examples, seed)
+    by_method = {name: _held_out(method, examples, folds) for name, method in methods.items()}
     errors = {(strength, ""): off for strength, off in alone.items()}
-    errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_way.items()}
+    errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_method.items()}
     strength, name = min(errors, key=lambda choice: float(np.abs(errors[choice]).mean()))
     members = []
     for done, (member, start) in enumerate(zip(known.members, starts, strict=True), 1):
@@ -102,12 +102,12 @@ def _learned(
         members.append(with_head(member, head, number))
         if watch is not None:
             watch(done, len(known.members))
-    return members, ways[name](examples) if name else None, errors[strength, name]
+    return members, methods[name](examples) if name else None, errors[strength, name]
 
 
-def _ways_to_trees(known: LearnedGraphs, examples: Examples, seed: int) -> dict[str, Way]:
-    """Return the ways to trees of the platform that its networks may be enough for, by name."""
-    found: dict[str, Way] = {}
+def _tree_methods(known: LearnedGraphs, examples: Examples, seed: int) -> dict[str, TreeMethod]:
+    """Return the methods for trees of the platform that are admissible for the number of networks, by name."""
+    found: dict[str, TreeMethod] = {}
     if len(examples.graphs) < _FEWEST_FOR_TREES:
         return found
     nearest = _nearest_trees(known, examples)
@@ -121,32 +121,32 @@ def _ways_to_trees(known: LearnedGraphs, examples: Examples, seed: int) -> dict[
 
 
 def _nearest_trees(known: LearnedGraphs, examples: Examples) -> OperatorTrees | None:
-    """Return the trees whose times are the most nearly proportional to those measured, if there are any."""
+    """Return the trees with the most nearly proportional times, if there are any."""
 
-    def apart(trees: OperatorTrees) -> float:
+    def log_deviation(trees: OperatorTrees) -> float:
         off = trees.latencies(examples.graphs) / examples.latencies[:, 0]
         return float(np.abs(np.log(off / np.median(off))).mean())
 
-    return min((trees for trees in known.trees if trees is not None), key=apart, default=None)
+    return min((trees for trees in known.trees if trees is not None), key=log_deviation, default=None)
 
 
-def _held_out(way: Way, examples: Examples, folds: Sequence[Rows]) -> Array:
-    """Return the errors of trees on networks that they have not seen, as logarithms."""
+def _held_out(method: TreeMethod, examples: Examples, folds: Sequence[Rows]) -> Array:
+    """Return the cross-validated errors of trees, as logarithms."""
 
     def fit(known: Rows) -> Callable[[Rows], Array]:
-        trees = way(examples.only(known.tolist()))
+        trees = method(examples.only(known.tolist()))
         return lambda unknown: trees.latencies([examples.graphs[number] for number in unknown])
 
     return np.asarray(np.log(held_out(len(examples.graphs), folds, fit) / examples.latencies[:, 0]))
 
 
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
-    """Return items with another one at a place, or at the end."""
+    """Return a copy of `items` with `item` at an index, or appended."""
     return (*items[:place], item, *items[place + 1 :])
 
 
 def _with_rows(known: Array, place: int, column: Array) -> Array:
-    """Return numbers by network and platform with more networks, of one platform alone, which has no others then."""
+    """Append rows for networks measured on one platform only, and clear the previous values of that platform."""
     rows, columns = known.shape
     found = np.full((rows + len(column), max(columns, place + 1)), np.nan)
     found[:rows, :columns] = known
@@ -157,16 +157,16 @@ def _with_rows(known: Array, place: int, column: Array) -> Array:
 
 @dataclass(frozen=True)
 class Head:
-    """What a graph network knows of one platform.
+    """Parameters of a graph network for one platform.
 
     Parameters
     ----------
     rates : Tensor of shape (n_groups, n_terms)
-        Logarithms of what a unit of each term takes.
+        Logarithms of the cost of a unit of each term.
     weights : Tensor of shape (hidden,)
-        Of the corrections.
+        Weights of the corrections.
     bias, run : Tensor
-        Of the corrections; and the logarithm of what a run takes besides.
+        Bias of the corrections; and the logarithm of the overhead of a run.
     """
 
     rates: Tensor
@@ -176,24 +176,24 @@ class Head:
 
     @classmethod
     def of(cls, network: GraphNetwork, number: int) -> Head:
-        """Return the head of a platform."""
+        """Return the head of a platform of a graph network."""
         values = (network.rates[number], network.heads.weight[number], network.heads.bias[number], network.runs[number])
         return cls(*(value.detach().clone() for value in values))
 
     def slower(self, logarithm: float) -> Head:
-        """Return the head of a platform that takes longer for everything."""
+        """Return a head with all times scaled, by the logarithm of the factor."""
         return Head(self.rates + logarithm, self.weights, self.bias, self.run + logarithm)
 
 
 class KnownNetworks:
-    """Networks as one graph network sees them, worked out once.
+    """Networks encoded by one graph network, with cached states.
 
     Parameters
     ----------
     network : GraphNetwork
-        Which.
+        The graph network.
     examples : Examples
-        The networks, and what was measured of them on one platform.
+        The networks, with their measurements on one platform.
     """
 
     def __init__(self, network: GraphNetwork, examples: Examples) -> None:
@@ -201,18 +201,18 @@ class KnownNetworks:
         network.eval()
         with torch.inference_mode():
             states = network.states(self._batch)
-        # Tensors of inference cannot be part of what is learned.
+        # Inference tensors cannot take part in autograd.
         self._states = states.clone()
 
     def __len__(self) -> int:
         return self._batch.n_graphs
 
     def latencies(self, head: Head) -> Tensor:
-        """Return the times of the networks on a platform [s]."""
+        """Return the predicted times of the networks on a platform [s]."""
         return self._whole(self._costs(head), head)
 
     def off(self, head: Head) -> Tensor:
-        """Return how far networks, and their kernels where these were timed, are from what was measured."""
+        """Return the loss on networks, and on their kernels where these were timed."""
         costs = self._costs(head)
         errors = networks_off(self._whole(costs, head)[:, None], self._targets.latencies, torch.ones(1))
         return errors + kernels_off(costs[:, None], head.run[None], self._targets)
@@ -226,9 +226,9 @@ class KnownNetworks:
         return add_up(costs, self._batch.graph_of, len(self)) + head.run.exp()
 
     def directions(self, head: Head) -> Array:
-        """Return how the logarithm of every time changes with what is learned of a platform, (n_networks, n_unknowns).
+        """Return the gradients of the logarithms of times with respect to a head, (n_networks, n_unknowns).
 
-        The cost of a group by each of its terms, what the corrections see on average, weighed by cost, and the run.
+        Unknowns are the logarithmic rates by group and term, the weights of the corrections, and the overhead of a run.
         """
         batch = self._batch
         with torch.no_grad():
@@ -244,16 +244,16 @@ class KnownNetworks:
 
 
 def learn_head(known: KnownNetworks, start: Head, strength: float) -> Head:
-    """Fit the head of a platform to times of networks and of their kernels, held to what it starts from.
+    """Fit the head of a platform to times of networks and of their kernels, regularised to its start.
 
     Parameters
     ----------
     known : KnownNetworks
-        The networks.
+        Training data.
     start : Head
-        What it starts from.
+        Initial head.
     strength : float
-        How strongly it is held to that.
+        Strength of the regularisation.
     """
     change = [torch.zeros_like(value).requires_grad_(True) for value in vars(start).values()]
     shared = torch.zeros(len(TERMS), requires_grad=True)
@@ -275,7 +275,7 @@ def _changed(start: Head, change: Sequence[Tensor], shared: Tensor) -> Head:
 
 
 def nearest_head(network: GraphNetwork, examples: Examples) -> Head:
-    """Return the head of the platform whose times are the most nearly proportional to those measured, scaled."""
+    """Return the head of the platform with the most nearly proportional times, scaled to the measured ones."""
     errors = np.log(examples.latencies) - np.log(predict(network, examples.graphs))
     middle = np.median(errors, axis=0)
     best = int(np.abs(errors - middle).mean(0).argmin())
@@ -285,12 +285,12 @@ def nearest_head(network: GraphNetwork, examples: Examples) -> Head:
 def held_out_errors(
     network: GraphNetwork, examples: Examples, start: Head, folds: Sequence[Sequence[int]]
 ) -> dict[float, Array]:
-    """Predict networks that were held out, by heads that are held to what they start from.
+    """Predict held-out networks by heads with each strength of the regularisation.
 
     Returns
     -------
     dict of float to ndarray of shape (n_networks,)
-        By how strongly they are held, logarithms of predicted over measured times.
+        Logarithms of predicted over measured times, by strength.
     """
     errors = {strength: np.zeros(len(examples.graphs)) for strength in STRENGTHS}
     for held in folds:
@@ -305,7 +305,7 @@ def held_out_errors(
 
 
 def with_head(network: GraphNetwork, head: Head, number: int | None = None) -> GraphNetwork:
-    """Return a graph network that knows one platform more, or another head of one that it knows."""
+    """Return a graph network with a head appended, or with one of its heads replaced."""
     names = ("rates", "heads.weight", "heads.bias", "runs")
     state = {name: value.clone() for name, value in network.state_dict().items()}
     for name, value in zip(names, vars(head).values(), strict=True):
@@ -320,31 +320,31 @@ def with_head(network: GraphNetwork, head: Head, number: int | None = None) -> G
 
 
 def most_telling(directions: Array, count: int) -> list[int]:
-    """Choose networks that together say the most about all: those that lower the mean variance of predictions the most.
+    """Choose the jointly most informative networks: those that lower the mean variance of predictions the most.
 
-    Networks that are unlike all others say much of themselves, and little of others; a design that is optimal in the
-    determinant would take those first.
+    Outliers are informative mostly about themselves; a D-optimal design, which maximises the determinant, would choose
+    them first.
 
     Parameters
     ----------
     directions : ndarray of shape (n_networks, n_unknowns)
-        What each depends on.
+        Gradients of each network's logarithmic time.
     count : int
-        How many are chosen.
+        Number of networks to choose.
 
     Returns
     -------
     list of int
-        Their numbers, in the order of what they add.
+        Their indices, in order of decreasing gain.
 
     References
     ----------
-    .. [1] V. V. Fedorov, "Theory of Optimal Experiments", 1972: designs that are optimal in the mean variance over a
-       region (I-optimal), which are found here greedily.
+    .. [1] V. V. Fedorov, "Theory of Optimal Experiments", 1972: designs with the least mean variance over a region
+       (I-optimal), which are constructed greedily here.
     """
     scaled = directions / np.maximum(directions.std(0), 1e-6 + 0.01 * directions.std())
     scaled = scaled / np.sqrt((scaled**2).sum(1).mean())
-    # Of predictions, as far as those that were chosen leave it open.
+    # Posterior covariance of the predictions, given the chosen networks.
     covariance = scaled @ scaled.T
     chosen: list[int] = []
     for _ in range(min(count, len(scaled))):

@@ -1,4 +1,4 @@
-"""`MeasuredNetwork`: a graph, and what it takes on one platform; where predictors of graphs learn from."""
+"""`MeasuredNetwork`: a graph with its latency on one platform, the training data of graph predictors."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from nni_latency.graphs._network_latencies import NetworkLatency, latency_confli
 from nni_latency.operators import Graph, read_onnx
 from nni_latency.platforms import Platform
 
-#: Networks that are named in a message because two of their times disagree.
+#: Maximum number of conflicting networks that a message names.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A network, and what it takes on a platform. Immutable.
+    """A network with its latency on a platform. Immutable.
 
     Parameters
     ----------
     name : str
-        Tells the network and its batch size from others.
+        Identifies the network and its batch size.
     graph : Graph
         Its operators.
     latency : float
         Time of a run [s].
     platform : Platform
-        Where it was measured.
+        Platform of the measurement.
     family : str, default=""
-        What kind of network it is; what is held out together.
+        Family of the network; families are held out as a whole.
     parts : tuple of (tuple of int, float), default=()
-        Operators that ran as one kernel, by their numbers in the graph, and the time of the kernel [s].
+        Operators that were executed as one kernel, by their indices in the graph, and the time of the kernel [s].
     """
 
     name: str
@@ -53,12 +53,12 @@ class MeasuredNetwork:
 
 
 def check_networks(networks: Iterable[MeasuredNetwork]) -> list[MeasuredNetwork]:
-    """Return networks of which each was measured once on every platform; of repeated times that agree, the first.
+    """Remove repeated measurements: each network is kept once per platform, with the first of times that agree.
 
     Raises
     ------
     InvalidValueError
-        If there are none, or two times of one network on one platform differ by more than a tenth.
+        If there are no networks, or two times of one network on one platform differ by more than a tenth.
     """
     given = list(networks)
     if not given:
@@ -76,12 +76,12 @@ def check_networks(networks: Iterable[MeasuredNetwork]) -> list[MeasuredNetwork]
 
 
 def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -> list[MeasuredNetwork]:
-    """Read a data set in NNLQP's layout as networks to learn from.
+    """Read a data set in NNLQP's layout as training data.
 
     Parameters
     ----------
     folder : str or Path
-        Where ``gt.txt`` and the ONNX files lie; see `read_nnlqp`. The platform of a line is an id such as
+        Folder of ``gt.txt`` and the ONNX files; see `read_nnlqp`. The platform of a line is an id such as
         ``epyc-7763.torch.fp32.t1``, or the name of a device.
     told : callable, optional
         Called after every line.
@@ -93,7 +93,7 @@ def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -
     Raises
     ------
     FileFormatError
-        As for `read_nnlqp`, and if ONNX files cannot be read; all of them are named.
+        As for `read_nnlqp`, and if ONNX files cannot be read; the message names all of them.
     MissingDependencyError
         If the package onnx is not installed.
     """

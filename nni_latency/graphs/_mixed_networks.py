@@ -1,4 +1,4 @@
-"""Networks of blocks of all families at random: they belong to none, and show predictors what blocks cost elsewhere."""
+"""Random networks of blocks of all families, which show predictors the costs of blocks in other contexts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nni_latency.graphs._mobile_networks import Shuffling
 from nni_latency.graphs._picture_networks import ConvNeXtBlock, Dense, Residual, plain, preceded
 from nni_latency.graphs._sequence_networks import Encoder
 
-#: Names of these families: their networks are alike in nothing, so each of them stands for itself.
+#: Names of these families; their networks are unrelated, so each counts as its own family.
 MIXED = frozenset(("mixed", "mixed-small"))
 
-#: Largest side of a picture whose pixels attend to each other.
+#: Largest side of a feature map to which attention is applied.
 _LARGEST_ATTENTION = 14
 
-#: Side of the picture from which on a network ends.
+#: Side of the feature map at which a network ends.
 _LEAST_SIDE = 7
 
 _ACTIVATIONS = tuple(ACTIVATIONS)
@@ -26,18 +26,18 @@ _ACTIVATIONS = tuple(ACTIVATIONS)
 
 @dataclass
 class _Stage:
-    """What blocks of one size have in common.
+    """State of a network under construction, for blocks of one size.
 
     Parameters
     ----------
     vary : Variation
-        What decides.
+        Source of random choices.
     channels : int
-        Of the input of the next block.
+        Input channels of the next block.
     side : int
-        Of its picture.
+        Side of its input.
     size : int
-        Channels times the side of the picture, about.
+        Approximate product of channels and side.
     """
 
     vary: Variation
@@ -46,13 +46,13 @@ class _Stage:
     size: int
 
     def width(self) -> int:
-        """Draw a number of channels that suits the picture."""
+        """Draw a number of channels that fits the side."""
         usual = round(self.size / self.side * self.vary.scale(0.4, 1.6))
         multiple = self.vary.choose(8, (8, 8, 8, 4, 2))
         return max(multiple, round(usual / multiple) * multiple)
 
     def window(self, *choices: int) -> int:
-        """Draw the size of a window."""
+        """Draw a kernel size."""
         return self.vary.choose(3, choices or (3, 3, 5))
 
     def activation(self) -> str:
@@ -60,7 +60,7 @@ class _Stage:
         return self.vary.choose("relu", _ACTIVATIONS)
 
     def shrink(self, stride: int) -> None:
-        """Note that the picture is smaller from here on."""
+        """Reduce the side by a stride."""
         self.side = -(-self.side // stride)
 
 
@@ -168,7 +168,7 @@ def _convnext(stage: _Stage, stride: int) -> nn.Module:
 
 
 class _Attending(nn.Module):
-    """Layers of a transformer over the pixels of a picture."""
+    """Transformer layers over the pixels of a feature map."""
 
     def __init__(self, channels: int, heads: int, ratio: float, count: int, *, before: bool) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def _pooling(stage: _Stage, stride: int) -> nn.Module:
 
 _Block = Callable[[_Stage, int], nn.Module]
 
-#: What a network may be made of: given a stage and a stride, each makes a block and tells the stage its channels.
+#: Block factories: given a stage and a stride, each builds a block and updates the channels of the stage.
 _BLOCKS: tuple[_Block, ...] = (
     _convolution, _separable, _inverted, _residual, _fire, _inception, _dense, _shuffling, _convnext, _attending,
     _pooling,
@@ -251,10 +251,10 @@ def mixed_small(vary: Variation) -> nn.Module:
 
 def _mixed(stage: _Stage, stems: tuple[tuple[int, int], ...], depths: tuple[int, ...]) -> nn.Module:
     vary = stage.vary
-    # A network that is published in this sense does not exist: seed 0 is drawn like all others.
+    # There is no published network of this family: seed 0 is random as well.
     vary.published = False
     layers = [_stem(stage, stems)]
-    # Few kinds a network: what follows one block is often another of the same.
+    # Few kinds per network: in real networks a block is often followed by another of its kind.
     kinds = tuple(vary.choose(_convolution, _BLOCKS) for _ in range(vary.choose(2, (1, 2, 3, 4))))
     while True:
         layers += [_block(stage, kinds, 1) for _ in range(vary.choose(2, depths))]

@@ -49,7 +49,7 @@ def _inverted(
     ratios: tuple[int, ...] = (3, 4, 6),
     mixed: bool = False,
 ) -> nn.Module:
-    """Return stages of inverted residuals: channels, blocks, stride and expansion."""
+    """Return a network of inverted residuals; stages are channels, blocks, stride and expansion."""
     width = vary.scale(0.4, 1.5)
     channels = _scaled(vary, stem, width)
     layers: list[nn.Module] = [convolution(3, channels, 3, 2, activation=activation)]
@@ -69,7 +69,7 @@ def _inverted(
     return nn.Sequential(*layers, head(last))
 
 
-#: Window, expanded channels, channels, gate, activation, stride.
+#: Kernel size, expanded channels, channels, gate, activation, stride.
 _MOBILENETV3 = (
     (3, 16, 16, False, "relu", 1),
     (3, 64, 24, False, "relu", 2),
@@ -172,7 +172,7 @@ def efficientnet(vary: Variation) -> nn.Module:
 
 
 class Shuffling(nn.Module):
-    """A unit of ShuffleNetV2: half of the channels pass by, or both halves are computed at half the size."""
+    """A unit of ShuffleNetV2: half of the channels bypass it, or both branches have stride 2."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()

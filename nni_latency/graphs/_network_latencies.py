@@ -1,4 +1,4 @@
-"""Latencies of networks in NNLQP's layout, a file of lines and a folder of ONNX files; and those that disagree."""
+"""Latencies of networks in NNLQP's layout, a text file and a folder of ONNX files; and detection of conflicts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 
-#: What the layout is called on the command line.
+#: Name of the layout on the command line.
 NNLQP = "nnlqp"
 
 #: Name of the file with the latencies.
 GROUND_TRUTH = "gt.txt"
 
-#: Broken lines that are named in one message.
+#: Maximum number of broken lines that a message names.
 _NAMED = 10
 
-#: Two latencies of one network disagree from here on, as a ratio.
+#: Relative difference above which two latencies of one network disagree.
 DISAGREEMENT = 0.1
 
 Item = TypeVar("Item")
@@ -29,24 +29,24 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class NetworkLatency:
-    """What a network takes on a platform. Immutable.
+    """Latency of a network on a platform. Immutable.
 
     Parameters
     ----------
     graph_id : str
-        Tells the network from others.
+        Identifies the network.
     onnx_path : str
         Its ONNX file, relative to the folder of the data set.
     batch_size : int
-        Inputs of a run.
+        Inputs per run.
     latency : float
         Time of a run [s].
     family : str
-        What kind of network it is.
+        Family of the network.
     platform : str
-        Where it was measured.
+        Platform of the measurement.
     stage : str, default=""
-        ``train`` or ``test``, where the data set says so.
+        ``train`` or ``test``, where the data set states it.
     """
 
     graph_id: str
@@ -72,18 +72,18 @@ class NetworkLatency:
 
     @property
     def line(self) -> str:
-        """Its line in NNLQP's file, in milliseconds."""
+        """The line of NNLQP's file, in milliseconds."""
         parts = [self.graph_id, self.onnx_path, str(self.batch_size), f"{self.latency * 1e3:.6g}"]
         return " ".join([*parts, self.family, self.platform, *([self.stage] if self.stage else [])])
 
     @classmethod
     def parse(cls, line: str) -> NetworkLatency:
-        """Read it from a line.
+        """Parse a line.
 
         Raises
         ------
         InvalidValueError
-            If the line does not have six or seven words, or one of them is out of range.
+            If the line does not have six or seven words, or one of them is invalid.
 
         Examples
         --------
@@ -107,7 +107,7 @@ def read_nnlqp(folder: str | Path) -> tuple[NetworkLatency, ...]:
     Parameters
     ----------
     folder : str or Path
-        Where ``gt.txt`` lies.
+        Folder of ``gt.txt``.
 
     Returns
     -------
@@ -117,8 +117,8 @@ def read_nnlqp(folder: str | Path) -> tuple[NetworkLatency, ...]:
     Raises
     ------
     FileFormatError
-        If a line is broken, a file is not there, or two latencies of one network on one platform disagree; all such
-        lines are named.
+        If a line is broken, a file is missing, or two latencies of one network on one platform disagree; the message
+        names such lines.
 
     References
     ----------
@@ -155,26 +155,26 @@ def read_nnlqp(folder: str | Path) -> tuple[NetworkLatency, ...]:
 
 
 def write_nnlqp(networks: Iterable[NetworkLatency], folder: str | Path) -> Path:
-    """Write ``gt.txt`` into a folder that holds the ONNX files.
+    """Write ``gt.txt`` to a folder that holds the ONNX files.
 
     Parameters
     ----------
     networks : iterable of NetworkLatency
-        What was measured.
+        The latencies.
     folder : str or Path
-        Where to.
+        Folder of the data set.
 
     Returns
     -------
     Path
-        The file.
+        The written file.
 
     Raises
     ------
     InvalidValueError
-        If there is no network, or one of the ONNX files is not there.
+        If there is no network, or an ONNX file is missing.
     OutputError
-        If it cannot be written.
+        If the file cannot be written.
     """
     items: Sequence[NetworkLatency] = list(networks)
     absent = sorted({item.onnx_path for item in items if not (Path(folder) / item.onnx_path).is_file()})
@@ -186,7 +186,7 @@ def write_nnlqp(networks: Iterable[NetworkLatency], folder: str | Path) -> Path:
 
 
 def _disagreements(found: dict[int, NetworkLatency]) -> list[str]:
-    """Name lines that give one network on one platform latencies too different to be those of one measurement."""
+    """Describe lines with conflicting latencies of one network on one platform."""
     pairs = disagreements(
         found.items(),
         key=lambda line: (line[1].graph_id, line[1].batch_size, line[1].platform),
@@ -200,11 +200,11 @@ def _disagreements(found: dict[int, NetworkLatency]) -> list[str]:
 
 
 class Measured(Protocol):
-    """A latency of a network that has a name."""
+    """A latency of a named network."""
 
     @property
     def name(self) -> str:
-        """Tells the network and its batch size from others."""
+        """Identifies the network and its batch size."""
 
     @property
     def latency(self) -> float:
@@ -212,11 +212,11 @@ class Measured(Protocol):
 
     @property
     def platform(self) -> Platform:
-        """Where it was measured."""
+        """Platform of the measurement."""
 
 
 def latency_conflicts(networks: Iterable[Measured]) -> list[str]:
-    """Say which networks have two latencies on one platform that differ by more than a tenth.
+    """Describe networks that have two latencies on one platform which differ by more than a tenth.
 
     Parameters
     ----------
@@ -238,21 +238,21 @@ def latency_conflicts(networks: Iterable[Measured]) -> list[str]:
 def disagreements(
     items: Iterable[Item], key: Callable[[Item], Hashable], latency: Callable[[Item], float]
 ) -> Iterator[tuple[Item, Item]]:
-    """Find what was measured twice with results too different to be those of one measurement.
+    """Find repeated measurements whose results differ too much to agree.
 
     Parameters
     ----------
     items : iterable
         Latencies of networks.
     key : callable
-        Tells what was measured, where and in what batch.
+        Identifies the network, its batch size and the platform.
     latency : callable
-        The time of a run [s].
+        Returns the time of a run [s].
 
     Yields
     ------
     tuple of two items
-        The first of a key, and one of the same key that differs from it by more than a tenth.
+        The first item of a key, and another one of the same key that differs from it by more than a tenth.
     """
     first: dict[Hashable, Item] = {}
     for item in items:

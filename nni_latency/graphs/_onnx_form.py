@@ -1,4 +1,4 @@
-"""Networks in the form in which ONNX files have them, without their weights."""
+"""Networks in the operators of ONNX files, without their weights."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _EXPORTING = threading.Lock()
 
 
 def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
-    """Return the graph of a module, an ONNX file, or a graph, in the form in which ONNX files have it.
+    """Return the graph of a module, an ONNX file or a graph, in the operators of ONNX files.
 
-    A module with an operator that has no counterpart in ONNX keeps the calls of torch functions that it makes.
+    A module with an operator that ONNX lacks is traced instead, as calls of torch functions.
 
     Raises
     ------
     InvalidValueError
-        If it cannot be read or exported, or nothing in it takes time.
+        If it cannot be read or exported, or contains no operators with a cost.
     """
     if isinstance(model, Graph):
         return model
@@ -55,7 +55,7 @@ def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = No
 
 
 def _traced(model: Any, example_inputs: Any, error: InvalidValueError) -> Graph:
-    """Trace a module that cannot be exported; if it cannot be traced either, raise why it cannot be exported."""
+    """Trace a module that cannot be exported; if that fails too, raise the error of the export."""
     if example_inputs is None:
         raise error
     try:
@@ -65,14 +65,14 @@ def _traced(model: Any, example_inputs: Any, error: InvalidValueError) -> Graph:
 
 
 def light_onnx(model: Any, example_inputs: Any = None, batch_size: int | None = None) -> bytes:
-    """Return a network as an ONNX file without weights, some kB, with all sizes fixed.
+    """Return a network as an ONNX file of a few kB, without weights and with all sizes fixed.
 
     Parameters
     ----------
     model : nn.Module, str or Path
         A module, which is exported; or an ONNX file.
     example_inputs : Tensor, sequence or dict, optional
-        What it takes; for an ONNX file only where it leaves sizes open.
+        Inputs of the model; for an ONNX file needed only where it leaves sizes open.
     batch_size : int, optional
         First dimension of the inputs of an ONNX file.
 
@@ -100,7 +100,7 @@ def _exported(model: Any, inputs: Inputs) -> Any:
         raise InvalidValueError("A module that is exported to ONNX takes its inputs one by one. Got inputs by name.")
     ready = initialised(model, inputs)
     try:
-        # The exporter belongs to the process, and the network stays as it is.
+        # The exporter has global state; export a copy, so that the network is not changed.
         with _EXPORTING:
             return without_weights(export_onnx(copy.deepcopy(ready).eval(), inputs.tensors).model)
     except LatencyError:

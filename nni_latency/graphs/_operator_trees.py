@@ -1,4 +1,4 @@
-"""What each operator costs on one platform: rates fitted by least squares, and boosted trees that correct them."""
+"""Operator costs on one platform: rates fitted by least squares, and boosted trees that correct them."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from nni_latency.regression import Trees, nonnegative
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-#: How strongly the costs of a group are held to those of all operators, and how far below they may be.
+#: Strength of the shrinkage of a group's costs to those of all operators, and their lower bound relative to these.
 _SHARED, _FLOOR = 0.03, 0.1
 
-#: What a run is expected to take besides, at first [s].
+#: Scale of the overhead of a run [s].
 _RUN = 1e-5
 
 Array = NDArray[np.float64]
 
-#: Networks with times of kernels from which trees are learned at least.
+#: Fewest networks with kernel times for training trees.
 FEWEST_NETWORKS = 100
 
-#: How far from what its rates say an operator is learned to be, as a logarithm.
+#: Bound of the targets, logarithms of the ratio of the time to the rates' prediction.
 _FARTHEST = 3.0
 
-#: What is left at least of the first kernel, without what a run takes besides, as a share.
+#: Lower bound of the share of the first kernel after subtracting the overhead of a run.
 _LEAST_LEFT = 0.05
 
-#: Rows of which the trees must say what scikit-learn says.
+#: Rows on which predictions are compared with scikit-learn's.
 _COMPARED = 1000
 
-#: What every operator of a kernel counts at least, so that those that a runtime fuses are seen, too.
+#: Lower bound of the weight of an operator in a kernel, so that fused operators are represented.
 _LEAST_WEIGHT = 1e-4
 
-#: Numbers about what an operator reads: sizes and work, which stand first among the features.
+#: Features of an operator's inputs: sizes and work, which come first among the features.
 _N_READ = 6
 
-#: Numbers about an operator: its features; the groups and kinds of itself, of what it reads and of what reads it.
+#: Columns of an operator: its features; the groups and kinds of itself, of its inputs and of its readers.
 N_COLUMNS = N_FEATURES + 6 + _N_READ
 
 
@@ -51,17 +51,17 @@ N_COLUMNS = N_FEATURES + 6 + _N_READ
 class OperatorTrees:
     """Costs of operators on one platform. Immutable.
 
-    A graph network sees a whole neighbourhood, and generalises from it; trees see an operator and what is next to it,
-    and stay closer to what was measured. On families that neither has seen, they are wrong in different places.
+    Unlike a graph network, which generalises from a whole neighbourhood, trees see only an operator and its direct
+    neighbours, and fit the measurements more closely. On unseen families their errors differ.
 
     Parameters
     ----------
     rates : ndarray of shape (n_groups, n_terms)
-        What a unit of each term costs.
+        Cost of a unit of each term.
     run : float
-        What a run takes besides [s].
+        Overhead of a run [s].
     trees : Trees
-        The logarithm of the factor on what rates say.
+        Predict the logarithm of the correction factor of the rates.
     """
 
     rates: Array
@@ -69,11 +69,11 @@ class OperatorTrees:
     trees: Trees
 
     def costs(self, graph: EncodedGraph, described: Described) -> Array:
-        """Return what operators cost [s], (n_operators,)."""
+        """Return the costs of operators [s], (n_operators,)."""
         return _priors(self.rates, graph) * self._factors(described)
 
     def _factors(self, described: Described) -> Array:
-        """Return by how much operators differ from what their rates say, (n_operators,)."""
+        """Return the correction factors of operators, (n_operators,)."""
         found: Array = np.exp(self.trees.predict(described.rows))[described.row_of]
         return found
 
@@ -86,17 +86,17 @@ class OperatorTrees:
         return np.array([self.latency(graph, describe(graph)) for graph in graphs])
 
     def moved(self, examples: Examples, platform: int) -> OperatorTrees:
-        """Return them for another platform: with rates that are fitted to what was measured there.
+        """Transfer the trees to another platform by refitting their rates to its measurements.
 
-        What operators take beyond their rates, as where a runtime fuses them, is much the same on devices with one
-        runtime, and tells more than a few networks can.
+        The corrections, such as for fusion, are similar across devices with one runtime, and carry more information
+        than a few networks.
 
         Parameters
         ----------
         examples : Examples
-            Networks that were measured on the other platform.
+            Networks measured on the other platform.
         platform : int
-            Its number.
+            Index of the other platform.
         """
         graphs = [replace(graph, terms=self._terms(graph)) for graph in examples.graphs]
         here = Examples(graphs, examples.latencies, examples.parts)
@@ -105,16 +105,16 @@ class OperatorTrees:
         return OperatorTrees(self.rates * factors, run, self.trees)
 
     def continued(self, examples: Examples, platform: int, seed: int) -> OperatorTrees:
-        """Return them for another platform, where they learn on by the times of kernels there.
+        """Transfer the trees to another platform and continue training on its kernel times.
 
         Parameters
         ----------
         examples : Examples
-            Networks whose kernels were timed on the other platform, at least one.
+            Networks of which at least one has kernels that were timed on the other platform.
         platform : int
-            Its number.
+            Index of the other platform.
         seed : int
-            Of the boosting.
+            Seed of the boosting.
         """
         moved = self.moved(examples, platform)
         boosting = _boosting(seed, max_iter=60, max_leaf_nodes=15, min_samples_leaf=20)
@@ -122,22 +122,22 @@ class OperatorTrees:
         return OperatorTrees(moved.rates, moved.run, moved.trees + more)
 
     def _terms(self, graph: EncodedGraph) -> NDArray[np.float32]:
-        """Return what each term of operators costs [s], (n_operators, n_terms)."""
+        """Return the cost of each term of operators [s], (n_operators, n_terms)."""
         costs = self.rates[graph.groups] * graph.terms * self._factors(describe(graph))[:, None]
         return costs.astype(np.float32)
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
-        """Return all that it knows as arrays, by name."""
+        """Return the state as arrays, by name."""
         return {"rates": self.rates, "run": np.array([self.run]), **self.trees.arrays()}
 
     @classmethod
     def read(cls, tensors: Mapping[str, NDArray[np.generic]]) -> OperatorTrees:
-        """Make it of arrays.
+        """Restore trees from arrays.
 
         Raises
         ------
         KeyError, ValueError
-            If one is missing, or does not fit the others.
+            If an array is missing, or does not match the others.
         """
         rates, run = tensors["rates"].astype(np.float64), float(tensors["run"].astype(np.float64)[0])
         if rates.shape != (len(GROUPS), len(TERMS)) or not (np.isfinite(rates).all() and np.isfinite(run)):
@@ -145,21 +145,21 @@ class OperatorTrees:
         return cls(rates, run, Trees.of_arrays(tensors).check(N_COLUMNS))
 
 
-#: By platform; None where the kernels of too few networks were timed.
+#: Trees by platform; None where the kernels of too few networks were timed.
 PlatformTrees = tuple[OperatorTrees | None, ...]
 
 
 def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees:
-    """Learn what operators cost on one platform, from times of kernels.
+    """Train trees on the kernel times of one platform.
 
     Parameters
     ----------
     examples : Examples
         Networks, some of whose kernels were timed there; see `has_enough`.
     platform : int
-        Number of the platform.
+        Index of the platform.
     seed : int
-        Of the boosting.
+        Seed of the boosting.
     """
     known = examples.only(timed(examples, platform))
     totals = np.array([group_totals(graph) for graph in known.graphs])
@@ -183,7 +183,7 @@ def _learned(
     costs: Callable[[EncodedGraph], Array],
     run: float,
 ) -> Trees:
-    """Learn by which factor, as a logarithm, kernels differ from what their operators are expected to cost."""
+    """Train on the logarithm of the ratio of kernel times to the expected costs of their operators."""
     rows, targets, weights = [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):
         described, priors = columns(graph), costs(graph)
@@ -195,19 +195,19 @@ def _learned(
             rows.append(described[numbers])
             targets += len(numbers) * [np.log(_without_run(part, run) / expected)]
             weights.append(part.seconds / whole * priors[numbers] / expected + _LEAST_WEIGHT)
-    # In the precision in which trees are asked later, so that values on a threshold stay on their side.
+    # In the precision of inference, so that values on a threshold fall on the same side.
     features = np.concatenate(rows).astype(np.float32)
     boosting.fit(features, np.clip(targets, -_FARTHEST, _FARTHEST), np.concatenate(weights))
     return Trees.of_histograms(boosting, features[:_COMPARED])
 
 
 def has_enough(examples: Examples, platform: int) -> bool:
-    """Return whether the kernels of enough networks were timed on a platform to learn trees from."""
+    """Return whether kernels of enough networks were timed on a platform to train trees."""
     return len(timed(examples, platform)) >= FEWEST_NETWORKS
 
 
 def timed(examples: Examples, platform: int) -> list[int]:
-    """Return the numbers of networks whose kernels were timed on a platform."""
+    """Return the indices of networks whose kernels were timed on a platform."""
     return [
         number
         for number, parts in enumerate(examples.parts)
@@ -226,16 +226,16 @@ def _priors(rates: Array, graph: EncodedGraph) -> Array:
 
 @dataclass(frozen=True)
 class Described:
-    """What trees see of the operators of a network. Immutable.
+    """Columns of the operators of a network. Immutable.
 
-    Operators that are equal are one row: networks repeat their blocks.
+    Equal operators share one row: networks repeat their blocks.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, N_COLUMNS)
-        What is seen of operators that differ.
+        Distinct rows.
     row_of : ndarray of shape (n_operators,)
-        By operator, the number of its row.
+        Index of the row of each operator.
     """
 
     rows: Array
@@ -243,15 +243,15 @@ class Described:
 
 
 def describe(graph: EncodedGraph) -> Described:
-    """Return what trees of all platforms see of the operators of a network."""
+    """Return the columns of the operators of a network, without duplicate rows."""
     rows, row_of = np.unique(columns(graph), axis=0, return_inverse=True)
     return Described(rows, row_of.ravel())
 
 
 def columns(graph: EncodedGraph) -> Array:
-    """Return the numbers about operators, (n_operators, N_COLUMNS); -1 where nothing is next to one.
+    """Return the columns of operators, (n_operators, N_COLUMNS); -1 where there is no neighbour.
 
-    What it reads counts by its mean, and what reads it by the last of them.
+    Features of inputs are averaged; of several readers, the last one is used.
     """
     count = len(graph)
     read, sources = np.zeros((count, _N_READ)), np.zeros(count)
@@ -267,16 +267,16 @@ def columns(graph: EncodedGraph) -> Array:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of networks, as rates are fitted to them.
+    """Kernels of networks, in the form for fitting rates.
 
     Parameters
     ----------
     totals : ndarray of shape (n_kernels, n_groups, n_terms)
-        Terms by group.
+        Terms of the kernels by group.
     seconds, shares : ndarray of shape (n_kernels,)
-        Their times [s], and their parts of the times of all kernels of their networks.
+        Times [s], and shares of the time of all kernels of their networks.
     firsts : ndarray of shape (n_kernels,)
-        1 for those that hold what a run takes besides, 0 for all others.
+        1 for kernels that include the overhead of a run, 0 for others.
     """
 
     totals: Array
@@ -286,7 +286,7 @@ class Kernels:
 
 
 def kernels_of(examples: Examples, platform: int) -> Kernels | None:
-    """Return the kernels that were timed on a platform, if there are any."""
+    """Return the kernels that were timed on a platform; None if there are none."""
     totals, seconds, shares, firsts = [], [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):
         timed = [part for part in parts if part.platform == platform and part.seconds > 0]
@@ -310,23 +310,23 @@ def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) ->
 
 
 def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) -> tuple[Array, float]:
-    """Fit what a unit of each term costs, by group, to times of networks, on relative errors.
+    """Fit the cost of a unit of each term, by group, to times of networks, on relative errors.
 
     Parameters
     ----------
     totals : ndarray of shape (n_graphs, n_groups, n_terms)
-        Terms by group.
+        Terms of the networks by group.
     measured : ndarray of shape (n_graphs,)
-        Times [s].
+        Times of the networks [s].
     kernels : Kernels, optional
-        Kernels that count beside the networks, those of a network as much as the network.
+        Kernels to fit in addition, those of a network with the same total weight as the network.
 
     Returns
     -------
     rates : ndarray of shape (n_groups, n_terms)
-        Positive.
+        Positive rates.
     run : float
-        What a run takes besides [s]; positive.
+        Positive overhead of a run [s].
     """
     n_graphs, n_groups, n_terms = totals.shape
     runs = np.full(n_graphs, _RUN)
@@ -341,7 +341,7 @@ def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) ->
         design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
         wanted = np.concatenate([wanted, weights])
     held = _SHARED * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
-    # As normal equations: there are many more kernels than rates.
+    # Use normal equations: there are many more kernels than rates.
     gram = design.T @ design + held.T @ held
     right = design.T @ wanted + held.T @ held.sum(1)
     factors = _nonnegative(gram, right)
@@ -350,7 +350,7 @@ def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) ->
 
 
 def _nonnegative(gram: Array, right: Array) -> Array:
-    """Solve normal equations for numbers that are not negative."""
+    """Solve normal equations under nonnegativity constraints."""
     lower = np.linalg.cholesky(gram + 1e-9 * np.trace(gram) / len(gram) * np.eye(len(gram)))
     solved: Array = scipy.optimize.nnls(lower.T, np.linalg.solve(lower, right), maxiter=30 * len(gram))[0]
     return solved

@@ -1,4 +1,4 @@
-"""Families of large networks for pictures: without shortcuts, with residual or dense blocks, and of searched cells."""
+"""Families of large vision networks: without shortcuts, with residual or dense blocks, and of searched cells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nni_latency.graphs._blocks import Branches, Variation, convolution, head
 
-#: 1x1; 1x1 and 3x3; 1x1 and 5x5; pooling and 1x1; a pooling layer stands for a new size.
+#: Channels of the branches: 1x1; 1x1 and 3x3; 1x1 and 5x5; pooling and 1x1. None is a pooling layer between stages.
 _INCEPTION = (
     (64, 96, 128, 16, 32, 32),
     (128, 128, 192, 32, 96, 64),
@@ -25,15 +25,15 @@ _INCEPTION = (
     (384, 192, 384, 48, 128, 128),
 )
 
-#: What an edge can be; None where nothing passes.
+#: Operations of an edge; "none" removes it.
 _EDGES = ("none", "skip", "conv1x1", "conv3x3", "pool")
 
-#: The edges of the published network with the best accuracy on CIFAR-10.
+#: Edges of the published network with the best accuracy on CIFAR-10.
 _BEST = ("conv3x3", "conv3x3", "conv3x3", "skip", "conv3x3", "conv1x1")
 
 
 def plain(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int | None = None) -> nn.Sequential:
-    """Return a convolution with a bias, and ReLU; padded to keep the size unless it is said."""
+    """Return a convolution with bias and ReLU, by default with 'same' padding."""
     padding = kernel // 2 if padding is None else padding
     return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.ReLU())
 
@@ -129,7 +129,7 @@ def googlenet(vary: Variation) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Layers whose result is added to what comes in, or to a shortcut of it, and ReLU."""
+    """Layers with a residual connection, optionally through a shortcut module, and ReLU."""
 
     def __init__(self, layers: nn.Module, shortcut: nn.Module | None) -> None:
         super().__init__()
@@ -170,14 +170,14 @@ def resnet(vary: Variation) -> nn.Module:
 
 
 def preceded(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
-    """Normalisation and activation, and a convolution behind them."""
+    """Return a pre-activation convolution: normalisation, ReLU, convolution."""
     return nn.Sequential(
         nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
     )
 
 
 class Dense(nn.Module):
-    """Layers whose result is put behind what comes in."""
+    """Layers whose output is concatenated to their input."""
 
     def __init__(self, channels: int, middle: int, growth: int, kernel: int) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def densenet(vary: Variation) -> nn.Module:
 
 
 class _ChannelsLast(nn.Module):
-    """Layer normalisation over the channels of a picture."""
+    """Layer normalisation over the channels of a feature map."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class _ChannelsLast(nn.Module):
 
 
 class ConvNeXtBlock(nn.Module):
-    """A depthwise convolution, and two linear layers over the channels."""
+    """A depthwise convolution, followed by two linear layers over the channels."""
 
     def __init__(self, channels: int, kernel: int, ratio: int) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ def _edge(kind: str, channels: int, kernel: int) -> nn.Module | None:
 
 
 class _Cell(nn.Module):
-    """Three nodes behind the input, each the sum of what comes from all nodes before it."""
+    """Three nodes after the input, each the sum of the edges from all previous nodes."""
 
     def __init__(self, channels: int, edges: Sequence[str], kernel: int) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class _Reduction(nn.Module):
 
 def nasbench201(vary: Variation) -> nn.Module:
     """NAS-Bench-201's best network on CIFAR-10 (arXiv:2001.00326)."""
-    # A cell that passes nothing on is drawn again.
+    # Draw again if no path connects input and output.
     edges = [vary.choose(edge, _EDGES) for edge in _BEST]
     while not _reaches_end(edges):
         edges = [vary.choose(edge, _EDGES) for edge in _BEST]
@@ -314,7 +314,7 @@ def nasbench201(vary: Variation) -> nn.Module:
 
 
 def _reaches_end(edges: Sequence[str]) -> bool:
-    """Whether every node that something comes to is fed from the input, and the last is."""
+    """Whether every node with an input is reachable from the cell's input, and the last one is."""
     open_edges = iter(edges)
     reached = {0}
     for node in range(1, 4):

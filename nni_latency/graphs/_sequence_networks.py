@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from nni_latency.graphs._blocks import Variation
 
-#: Words that a text transformer knows.
+#: Vocabulary size of a text transformer.
 VOCABULARY = 8000
 
 
@@ -27,7 +27,7 @@ class _Attention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A layer of a transformer, normalised before each part or behind it."""
+    """A pre-norm or post-norm transformer layer."""
 
     def __init__(self, channels: int, heads: int, ratio: float, *, before: bool) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _TextTransformer(nn.Module):
         return self.head(torch.tanh(hidden[:, 0]))  # type: ignore[no-any-return]
 
 
-#: Words of a text.
+#: Tokens of a text.
 TEXT_LENGTH = 64
 
 
@@ -111,7 +111,7 @@ class _Residual1d(nn.Module):
         return functional.relu(self.layers(inputs) + beside)
 
 
-#: Numbers of a signal.
+#: Samples of a signal.
 SIGNAL_LENGTH = 4096
 
 

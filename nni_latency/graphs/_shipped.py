@@ -1,4 +1,4 @@
-"""The predictor that ships with the package."""
+"""The graph predictor that ships with the package."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from nni_latency.errors import UnknownNameError
 from nni_latency.files import is_file
 
-#: Stands for the predictor that ships wherever a predictor is named.
+#: Name of the shipped predictor.
 PRETRAINED = "pretrained"
 
 _FILE = Path(__file__).with_name("pretrained.safetensors")
 
 
 def shipped_predictor() -> Path:
-    """Return the file of the predictor that ships.
+    """Return the file of the shipped predictor.
 
     Raises
     ------
@@ -29,7 +29,7 @@ def shipped_predictor() -> Path:
 
 
 def find_predictor(name: str | Path) -> Path:
-    """Return the file of a graph predictor: the path itself, or that of the one that ships for `PRETRAINED`.
+    """Return the file of a graph predictor: the path itself, or the shipped file for `PRETRAINED`.
 
     Raises
     ------

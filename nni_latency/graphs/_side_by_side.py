@@ -1,4 +1,4 @@
-"""Calls that run side by side, in processes of this machine."""
+"""Parallel calls in processes of this machine."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 
 from joblib import Parallel
 
-#: What `joblib.delayed` makes of a call.
+#: Result type of `joblib.delayed`.
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def side_by_side(calls: Iterable[Call], n_jobs: int | None) -> Iterator[Any]:
-    """Yield what calls return, in their order, each as soon as it is there.
+    """Yield the results of parallel calls in order, each as soon as it is available.
 
     Parameters
     ----------
     calls : iterable of Call
-        What is called, made by `joblib.delayed`.
+        Calls, created by `joblib.delayed`.
     n_jobs : int, optional
-        Processes, as joblib takes it.
+        Parallel processes, as in joblib.
     """
     calls = list(calls)
     if not calls:
-        # joblib would warn of answers that nobody has asked for.
+        # joblib would warn of unconsumed results.
         return
     found = Parallel(n_jobs=n_jobs, return_as="generator")(calls)
     for number in range(1, len(calls) + 1):
         with warnings.catch_warnings():
-            # joblib replaces a process that holds more memory than it did at first, and warns of it; no call is lost.
-            # Where warnings are errors, this one ends the thread that hands out calls, and none is answered any more.
+            # joblib warns when it replaces a worker process whose memory has grown; no call is lost. Where warnings are
+            # errors, this one would end the thread that dispatches calls, and the remaining results would never come.
             warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
             item = next(found)
             if number == len(calls):
-                # joblib warns, too, of answers that nobody has asked for to the end.
+                # Exhaust the generator: joblib also warns if it is not consumed to the end.
                 next(found, None)
         yield item

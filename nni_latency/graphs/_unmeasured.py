@@ -1,9 +1,9 @@
-"""What a platform that nobody measured might take, from those that are known.
+"""Latencies on an unmeasured platform, estimated from the known ones.
 
-The logarithm of a latency is seen as a sum of what device, runtime and precision add. So a platform is guessed by
-ordinary kriging: of all weights that add up to 1 those that make the variance of the error the least. A runtime on a
-new device counts as on a known one, times what the new device takes in other runtimes over what the known one takes
-there. Facts scale devices that are known in no other way.
+The logarithm of a latency is modelled as a sum of effects of device, runtime and precision, and a platform is estimated
+by ordinary kriging: of all weights that sum to 1, those with the least variance of the error. A runtime on a new device
+thus follows from that runtime on a known device, times the ratio of the two devices in other runtimes. Facts scale
+devices that are not known otherwise.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from nni_latency.regression import ordinary_weights
 
 Array = NDArray[np.float64]
 
-#: Facts of devices: operations of single precision and bytes moved per second, by which times are scaled; and bytes.
+#: Facts of devices: single-precision operations and bytes moved per second, which scale times; and cache bytes.
 PEAK, BANDWIDTH, CACHE = FACTS = ("peak_flops", "memory_bandwidth", "cache")
 
-#: How much the logarithm of a ratio of facts counts for how far devices are apart; at 1 they share a third of the
-#: variance.
-_APART = {PEAK: 1.0, BANDWIDTH: 1.0, CACHE: 0.2}
+#: Weight of the logarithm of a ratio of facts in the distance of devices; where it amounts to 1, devices share a third
+#: of the variance.
+_DISTANCE_WEIGHTS = {PEAK: 1.0, BANDWIDTH: 1.0, CACHE: 0.2}
 
-#: Variances of what device, runtime and precision add to the logarithm of a latency, and a platform beyond them. Tried
-#: by leaving out each of the eleven platforms of the data set that ships: with any of them a third or three times as
-#: large, the mean error stays between 20.9 and 21.5 %.
+#: Variances of the effects of device, runtime and precision on the logarithm of a latency, and of the platform's
+#: residual. Validated by leaving out each of the eleven platforms of the shipped data set: with any of them divided or
+#: multiplied by three, the mean error stays between 20.9 and 21.5 %.
 _DEVICE, _RUNTIME, _PRECISION, _OWN = 0.3, 0.3, 1.0, 0.02
 
-#: Platforms that one is guessed from at least.
+#: Fewest platforms to estimate one from.
 _FEWEST_PLATFORMS = 3
 
 _BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "int8": 8}
@@ -48,18 +48,18 @@ _MOVING = np.array([name.endswith(("inputs", "outputs", "weights")) for name in 
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """How a platform relates to those that are known.
+    """Relation of a new platform to the known ones.
 
     Parameters
     ----------
     weights : ndarray of shape (n_platforms,)
-        How much each counts; they add up to 1, and may be negative.
+        Weight of each; they sum to 1, and may be negative.
     factors : ndarray of shape (n_platforms, n_terms)
-        By how much each part of the time of each is longer on the new platform.
+        Ratio of each part of the time on the new platform to that on the known one.
     nearest : int
-        The one that counts the most.
+        Index of the platform with the largest weight.
     idle : tuple of str
-        Facts of the new platform that are known of no other one, so that they say nothing.
+        Facts of the new platform that no other one has, and which are therefore unused.
     """
 
     weights: Array
@@ -69,12 +69,12 @@ class Unmeasured:
 
     @classmethod
     def of(cls, platform: Platform, known: Sequence[Platform]) -> Unmeasured:
-        """Compare a platform with those that are known.
+        """Compare a platform with the known ones.
 
         Raises
         ------
         InvalidValueError
-            If a fact of one of them is no positive number.
+            If a fact of one of them is not a positive number.
         """
         check_facts([platform, *known])
         given = [name for name in FACTS if platform.facts.get(name)]
@@ -87,14 +87,14 @@ class Unmeasured:
         return cls(weights, factors, int(weights.argmax()), idle)
 
     def latencies(self, terms: Array) -> Array:
-        """Return what networks might take [s], (n_graphs,), from their times by platform and term."""
+        """Estimate the latencies of networks [s], (n_graphs,), from their times by known platform and term."""
         scaled = (terms * self.factors).sum(2)
         found: Array = np.exp(np.log(scaled) @ self.weights)
         return found
 
 
 def _comparable(platform: Platform, known: Sequence[Platform], facts: Sequence[str]) -> list[int]:
-    """Return the places of platforms to compare with: for a device that is known by facts alone, those with facts."""
+    """Return the indices of platforms to compare with: for an unknown device, those that have its facts, if any."""
     places = list(range(len(known)))
     if any(other.device == platform.device for other in known):
         return places
@@ -108,24 +108,24 @@ def _kriging(platform: Platform, known: Sequence[Platform], facts: Sequence[str]
 
 
 def _covariance(one: Platform, other: Platform, facts: Sequence[str]) -> float:
-    """Return what the logarithms of the latencies of two platforms have in common."""
+    """Return the covariance of the logarithms of the latencies of two platforms."""
     return (
-        _DEVICE * _alike(one, other, facts)
+        _DEVICE * _similarity(one, other, facts)
         + _RUNTIME * (one.runtime == other.runtime)
         + _PRECISION * (one.precision == other.precision)
         + _OWN * (one.id == other.id)
     )
 
 
-def _alike(one: Platform, other: Platform, facts: Sequence[str]) -> float:
-    """Return how alike two devices are, from 0 to 1: as their facts are, or not at all where there are none."""
+def _similarity(one: Platform, other: Platform, facts: Sequence[str]) -> float:
+    """Return the similarity of two devices, from 0 to 1: by their facts, or 0 where there are none."""
     if one.device == other.device or not facts:
         return float(one.device == other.device)
-    return math.exp(-sum(_APART[name] * abs(math.log(_ratio(one, other, name))) for name in facts))
+    return math.exp(-sum(_DISTANCE_WEIGHTS[name] * abs(math.log(_ratio(one, other, name))) for name in facts))
 
 
 def check_facts(platforms: Sequence[Platform]) -> None:
-    """Raise `InvalidValueError` if a fact that scales is no positive number."""
+    """Raise `InvalidValueError` if a fact is not a positive number."""
     for platform, name in itertools.product(platforms, FACTS):
         value = platform.facts.get(name)
         if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
@@ -135,7 +135,7 @@ def check_facts(platforms: Sequence[Platform]) -> None:
 
 
 def _factors(new: Platform, old: Platform, facts: Sequence[str]) -> Array:
-    """Return by how much each part of a time is longer on a new platform, by those facts that both have."""
+    """Return the ratio of each part of a time on a new platform to that on an old one, by the facts that both have."""
     bits = _BITS[new.precision] / _BITS[old.precision]
     threads = (new.threads / old.threads) ** 0.8
     computing = bits / (_ratio(new, old, PEAK) if PEAK in facts else threads)
@@ -148,21 +148,21 @@ def _ratio(new: Platform, old: Platform, name: str) -> float:
 
 
 def left_out_errors(terms: Array, latencies: Array, platforms: Sequence[Platform]) -> Array:
-    """Guess every platform from the others.
+    """Estimate every platform from the others.
 
     Parameters
     ----------
     terms : ndarray of shape (n_graphs, n_platforms, n_terms)
-        Parts of the times of networks [s].
+        Parts of the predicted times of networks [s].
     latencies : ndarray of shape (n_graphs, n_platforms)
-        Measured times [s]; NaN where there are none.
+        Measured times [s]; NaN where not measured.
     platforms : sequence of Platform
         The platforms.
 
     Returns
     -------
     ndarray of shape (n_graphs, n_platforms)
-        Logarithms of guessed over measured times.
+        Logarithms of estimated over measured times.
     """
     found = np.full(latencies.shape, np.nan)
     for number, platform in enumerate(platforms):
@@ -174,10 +174,10 @@ def left_out_errors(terms: Array, latencies: Array, platforms: Sequence[Platform
 
 
 def spread(members: Sequence[GraphNetwork], data: Measurements, confidence: float) -> float:
-    """Return half the width of an interval on a platform that nobody measured, as a logarithm.
+    """Return half the width of an interval on an unmeasured platform, as a logarithm.
 
-    It is infinite where too few platforms are known to leave one out. Platforms are few: the worst of those that were
-    left out counts.
+    It is infinite where there are too few platforms to leave one out. Because platforms are few, it is the maximum over
+    those left out.
     """
     if len(data.platforms) < _FEWEST_PLATFORMS:
         return math.inf

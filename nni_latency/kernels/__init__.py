@@ -1,4 +1,4 @@
-"""Kernels: what a runtime executes as one, how long each takes on a platform, and predictors learned from that."""
+"""Kernels: operators that a runtime executes as one, their measured latencies, and latency predictors."""
 
 import lazy_loader
 

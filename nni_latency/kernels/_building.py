@@ -1,4 +1,4 @@
-"""Predictors of kernels: from kernel types, by measuring and learning, or from what campaigns say of kernels."""
+"""Building of kernel predictors: from kernel types, by measuring and fitting, or from stored campaigns."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from nni_latency.platforms import Platform
 from nni_latency.tables import Measuring, MeasuringOptions, new_file
 from nni_latency.units import number_of
 
-#: How kernels are measured unless a protocol is given: within half an hour, three runs a visit.
+#: Default protocol for kernels: within half an hour, three runs per visit.
 KERNEL_PROTOCOL = Protocol(
     n_warmup=1, n_run=3, max_measure_execution_time=0.5, time_budget=1800.0, half_width=0.05, processes=1, timeout=60.0
 )
 
-#: Kernels from which boosted trees learn anything worth their time.
+#: Fewest kernels for which boosted trees are among the candidates.
 _ENOUGH_FOR_BOOSTING = 40
 
-#: Told how many groups are done, and how many there are.
+#: Called with the number of finished groups and their total.
 Watch = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Aim:
-    """When building of predictors ends before the budget, and who is told how far it is. Immutable.
+    """Stopping criterion and progress callback of building predictors. Immutable.
 
     Parameters
     ----------
     is_enough : callable, optional
-        Takes `KernelScores` after every iteration, and says whether they are good enough.
+        Takes `KernelScores` after every iteration; returns whether they are good enough to stop before the budget ends.
     on_standing : callable, optional
         Called with a `Standing` after every iteration.
     """
@@ -66,26 +66,26 @@ def build_predictors(
     overwrite: bool = False,
     **how: Unpack[MeasuringOptions],
 ) -> KernelPredictors:
-    """Measure kernels, learn to predict them, and write the predictors.
+    """Measure kernels, fit predictors, and write them to a file.
 
-    Every visit of a kernel is in the store before the next begins: the same call resumes.
+    Every visit of a kernel is stored before the next begins: the same call resumes.
 
     Parameters
     ----------
     kinds : sequence of KernelType
-        What is measured; see `find_types`.
+        Kernel types to measure; see `find_types`.
     runtime : Runtime
-        What executes kernels; its platform goes into the file.
+        Runtime that executes the kernels; its platform is written to the file.
     out : str or Path
-        Where the predictors go.
+        File of the predictors.
     protocol : Protocol, optional
-        How kernels are measured, and for how long; by default `KERNEL_PROTOCOL`.
+        How kernels are measured, and the time budget; by default `KERNEL_PROTOCOL`.
     sampling : Sampling, optional
-        How many configurations, and which.
+        Number and choice of configurations.
     prior : Prior, optional
-        Configurations that occur in networks; by default the one that ships.
+        Configurations that occur in networks; by default the shipped ones.
     aim : Aim, optional
-        When to end earlier.
+        When to stop early, and the progress callback.
     overwrite : bool, default=False
         Replace a finished file.
     **how
@@ -94,21 +94,20 @@ def build_predictors(
     Returns
     -------
     KernelPredictors
-        What was written.
+        The predictors of the file.
 
     Raises
     ------
     OutputError
         If the file or a record cannot be written.
     InvalidValueError
-        If there is a file already and `overwrite` is false, no kernel is named, or the budget was too small to
-        learn anything.
+        If the file exists and `overwrite` is false, `kinds` is empty, or the budget was too small for any predictor.
     BusyError
-        If another process measures for this file.
+        If another process is measuring for this file.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
-        If no kernel can be run.
+        If no kernel can be executed.
     """
     if not kinds:
         raise InvalidValueError("The 'kinds' must be kernel types, at least one. Got none.")
@@ -131,40 +130,40 @@ def build_predictor_for_kernel(
     sampling: Sampling | None = None,
     **how: Unpack[MeasuringOptions],
 ) -> KernelPredictor:
-    """Build the predictor of one kind of kernel, by the names that nn-Meter's builder has for everything.
+    """Build the predictor of one kernel type, with the parameter names of nn-Meter's builder.
 
     Parameters
     ----------
     kernel_type : str or KernelType
         Such as ``conv_bn_relu``.
     runtime : Runtime
-        What executes kernels.
+        Runtime that executes the kernels.
     init_sample_num : int, default=1000
-        Configurations in the beginning.
+        Initial configurations.
     finegrained_sample_num : int, default=10
-        Configurations added for each whose error is large.
+        Configurations added for each one with a large error.
     iteration : int, default=5
-        How often they are added.
+        Number of iterations that add configurations.
     error_threshold : float, default=0.1
-        An error is large from here on, as a ratio.
+        Relative error above which an error is large.
     protocol : Protocol, optional
         As for `build_predictors`.
     sampling : Sampling, optional
-        In place of the four numbers: what else can be chosen.
+        Replaces the four numbers, with all options of sampling.
     **how
         As for `nni_latency.tables.build_table`.
 
     Returns
     -------
     KernelPredictor
-        Fitted.
+        The fitted predictor.
 
     Raises
     ------
     UnknownNameError
-        If there is no such kernel.
+        If the kernel type does not exist.
     LatencyError
-        As `build_predictors` does.
+        As for `build_predictors`.
     """
     kinds = find_types([kernel_type]) if isinstance(kernel_type, str) else (kernel_type,)
     chosen = sampling or Sampling(init_sample_num, finegrained_sample_num, iteration, error_threshold)
@@ -180,26 +179,26 @@ def measure_kernels(
     protocol: Protocol | None = None,
     **how: Unpack[MeasuringOptions],
 ) -> tuple[MeasuredKernel, ...]:
-    """Measure kernels as those are from which predictors are learned, to hold predictors to them.
+    """Measure kernels in the same way as for `build_predictors`, to validate predictors.
 
     Parameters
     ----------
     kernels : sequence of Kernel
-        What is measured.
+        Kernels to measure.
     runtime, protocol, how
         As for `build_predictors`.
     types : mapping of str to KernelType, optional
-        Where their kinds are looked up; by default the catalogue.
+        Kernel types by name; by default the catalogue.
 
     Returns
     -------
     tuple of MeasuredKernel
-        In the order of the kernels, those left out that cannot be run or were not reached.
+        In the order of the kernels, without those that cannot be executed or were not reached.
 
     Raises
     ------
     LatencyError
-        As `build_predictors` does; `InvalidValueError` for a configuration out of range.
+        As for `build_predictors`; `InvalidValueError` for a configuration out of range.
     """
     kinds = {kind.name: kind for kind in find_types(dict.fromkeys(kernel.kind for kernel in kernels), types)}
     for kernel in kernels:
@@ -213,7 +212,7 @@ def measure_kernels(
         mode=execution_mode_of(runtime),
         kernels=kernels,
     )
-    content = {"kernels": [kernel.key for kernel in kernels], **_company(runtime)}
+    content = {"kernels": [kernel.key for kernel in kernels], **_grouping(runtime)}
     Measuring(runtime, how_long, **how).run(schedule, content)
     found = {item.kernel: item for item in measured_in(schedule, kernels)}
     return tuple(found[kernel] for kernel in dict.fromkeys(kernels) if kernel in found)
@@ -240,18 +239,18 @@ def _measure(
         on_standing=aim.on_standing,
     )
     content = {"kernels": [kind.name for kind in kinds], "sampling": _content(sampling), "prior": known.digest}
-    content |= _company(runtime)
+    content |= _grouping(runtime)
     measured = Measuring(runtime, how_long, **how).run(schedule, content)
     return schedule, measured.mark
 
 
-def _company(runtime: Runtime) -> dict[str, str]:
-    """Say which kernels run together, where any do: what a kernel takes depends on it."""
+def _grouping(runtime: Runtime) -> dict[str, str]:
+    """Describe how kernels are grouped, where they run together: their times depend on it."""
     return {"company": "alike"} if execution_mode_of(runtime) == "parallel" else {}
 
 
 def _content(sampling: Sampling) -> dict[str, Any]:
-    """Say what decides which kernels are drawn; how often is not part of it, so that more iterations go on."""
+    """Return what determines the sampled kernels; without the number of iterations, so that more of them resume."""
     return {name: value for name, value in sampling.as_dict().items() if name != "iteration"}
 
 
@@ -282,24 +281,24 @@ def _learn(schedule: KernelSchedule, runtime: Runtime) -> KernelPredictors:
 
 @dataclass(frozen=True)
 class KernelRecords:
-    """What the campaigns of one platform say of kernels. Immutable.
+    """Measurements of kernels in the campaigns of one platform. Immutable.
 
     Parameters
     ----------
     platform : Platform
-        Where they were measured.
+        Platform of the measurements.
     protocol : Protocol
-        How the latest campaign measured.
+        Protocol of the latest campaign.
     kernels : tuple of MeasuredKernel
-        Each kernel once, as the latest campaign has it, sorted by key.
+        Each kernel once, with the values of the latest campaign, sorted by key.
     constant : float
-        What a run of the runtime takes outside of its kernels [s].
+        Overhead of a run of the runtime, outside of its kernels [s].
     types : mapping of str to KernelType
-        The kinds of the kernels, and all others that are known.
+        The kinds of the kernels, and all other known ones.
     rounds : int, default=0
-        Rounds of all campaigns.
+        Total rounds of the campaigns.
     duration : float, default=0.0
-        Time spent measuring in them [s].
+        Total time spent measuring in them [s].
     """
 
     platform: Platform
@@ -314,14 +313,14 @@ class KernelRecords:
 def read_kernels(
     campaigns: Iterable[StoredCampaign], types: Mapping[str, KernelType] | None = None
 ) -> KernelRecords | None:
-    """Return what campaigns of one platform say of kernels, of which the later ones count; None if they say nothing.
+    """Collect the kernel measurements of campaigns of one platform; None if there are none. The latest value counts.
 
     Parameters
     ----------
     campaigns : iterable of StoredCampaign
-        The oldest first, of `build_predictors` or `measure_kernels`, on one platform.
+        Campaigns of `build_predictors` or `measure_kernels` on one platform, the oldest first.
     types : mapping of str to KernelType, optional
-        Types of plugins, besides those of the catalogue. Kernels of other kinds are left out.
+        Types of plugins, in addition to the catalogue. Kernels of other kinds are skipped.
     """
     known = {**kernel_types(), **(types or {})}
     found: dict[Kernel, MeasuredKernel] = {}
@@ -343,21 +342,21 @@ def read_kernels(
 def learn_kernels(
     records: KernelRecords, kernels: Sequence[MeasuredKernel] | None = None, watch: Watch = lambda _done, _total: None
 ) -> KernelPredictors:
-    """Learn predictors of what campaigns say of kernels.
+    """Fit predictors to the kernel measurements of campaigns.
 
     Parameters
     ----------
     records : KernelRecords
-        What they say.
+        Kernel measurements.
     kernels : sequence of MeasuredKernel, optional
-        Those of them that are learned from; by default all.
+        Subset to fit to; by default all.
     watch : callable, optional
-        Told how many groups of kernels are done, and how many there are; first when none is done.
+        Called with the number of finished groups of kernels and their total; first with 0 finished.
 
     Raises
     ------
     InvalidValueError
-        If there are too few kernels of every group.
+        If every group has too few kernels.
     """
     chosen = records.kernels if kernels is None else tuple(kernels)
     by_group: dict[str, dict[Kernel, float]] = {}
@@ -387,10 +386,10 @@ def fit_groups(
     seed: int = 0,
     watch: Watch = lambda _done, _total: None,
 ) -> tuple[dict[str, KernelPredictor], list[str]]:
-    """Fit a predictor for every group of kernels; also return the groups that have too few for one."""
+    """Fit a predictor for every group of kernels; also return the groups with too few kernels."""
     few = [group for group, known in by_group.items() if len(known) < FEWEST_KERNELS]
     enough = {group: known for group, known in by_group.items() if group not in few}
-    # One after another, unless whoever calls has joblib do several side by side.
+    # Sequential, unless the caller configures joblib to run in parallel.
     found = Parallel(return_as="generator")(delayed(_fit_group)(known, types, seed) for known in enough.values())
     predictors: dict[str, KernelPredictor] = {}
     if enough:
@@ -408,7 +407,7 @@ def _fit_group(known: Mapping[Kernel, float], types: Mapping[str, KernelType], s
 
 
 def measured_in(schedule: KernelSchedule, which: Container[Kernel]) -> tuple[MeasuredKernel, ...]:
-    """Return what was measured of some kernels, sorted by key."""
+    """Return the measurements of the given kernels, sorted by key."""
     found = sorted(
         ((kernel, item) for kernel, item in schedule.summaries().items() if kernel in which),
         key=lambda item: item[0].key,
@@ -417,7 +416,7 @@ def measured_in(schedule: KernelSchedule, which: Container[Kernel]) -> tuple[Mea
 
 
 def _replayed(campaign: StoredCampaign, types: Mapping[str, KernelType]) -> KernelSchedule | None:
-    """Return a schedule that has seen a campaign; None if nothing can be learned from it."""
+    """Return a schedule that has replayed a campaign; None if nothing can be learned from it."""
     failed = {failure.subject for failure in campaign.failures}
     try:
         keys = [key for key, subject in campaign.subjects.items() if subject["kind"] == "kernel" and is_kernel(key)]
@@ -434,7 +433,7 @@ def _replayed(campaign: StoredCampaign, types: Mapping[str, KernelType]) -> Kern
         )
         schedule.replay(campaign.records, campaign.failures)
     except (LatencyError, ValueError, LookupError):
-        # What was edited by hand is nothing to learn from.
+        # Records that were edited by hand are skipped.
         return None
     for kernel in set(schedule.samples) - set(kernels):
         del schedule.samples[kernel]

@@ -1,4 +1,4 @@
-"""The catalogue: every kernel type that the package knows, by name."""
+"""The catalogue of all built-in kernel types, by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nni_latency.kernels._layers import (
 )
 from nni_latency.operators import ChannelShuffle
 
-#: Most channels of a kernel; a row of more numbers counts as a picture of several pixels.
+#: Most channels of a kernel; a longer vector counts as an image of several pixels.
 MOST_CHANNELS = 4096
 
 _HW, _CHANNELS, _ABSENT_CHANNELS = Domain(1, 512), Domain(1, MOST_CHANNELS), Domain(0, MOST_CHANNELS)
@@ -30,23 +30,23 @@ _WINDOW, _STEP = Domain(1, 16, (1, 3, 5, 7)), Domain(1, 16, (1, 1, 2))
 _TOKENS = Domain(1, 4096)
 
 _CONVOLUTION = {"HW": _HW, "CIN": _CHANNELS, "COUT": _CHANNELS, "KERNEL_SIZE": _WINDOW, "STRIDES": _STEP}
-_PICTURE = {"HW": _HW, "CIN": _CHANNELS}
+_IMAGE = {"HW": _HW, "CIN": _CHANNELS}
 _SEQUENCE = {"TOKENS": _TOKENS, "CIN": _CHANNELS}
 
 
-def _picture(sizes: Sizes) -> Shapes:
+def _image(sizes: Sizes) -> Shapes:
     return [(1, sizes["CIN"], sizes["HW"], sizes["HW"])]
 
 
-def _two_pictures(sizes: Sizes) -> Shapes:
-    return [*_picture(sizes), *_picture(sizes)]
+def _two_images(sizes: Sizes) -> Shapes:
+    return [*_image(sizes), *_image(sizes)]
 
 
-def _picture_and_gate(sizes: Sizes) -> Shapes:
-    return [*_picture(sizes), (1, sizes["CIN"], 1, 1)]
+def _image_and_gate(sizes: Sizes) -> Shapes:
+    return [*_image(sizes), (1, sizes["CIN"], 1, 1)]
 
 
-def _pictures_to_join(sizes: Sizes) -> Shapes:
+def _images_to_join(sizes: Sizes) -> Shapes:
     channels = [sizes[f"CIN{place}"] for place in (1, 2, 3, 4)]
     return [(1, count, sizes["HW"], sizes["HW"]) for count in channels if count]
 
@@ -64,18 +64,18 @@ def _query_key_value(sizes: Sizes) -> Shapes:
     return [(1, sizes["HEADS"], sizes["TOKENS"], sizes["CHANNELS"])] * 3
 
 
-#: Kinds that end in none, some or all of normalisation and activation: sizes, inputs, and the sizes that are multiples.
+#: Kinds with optional normalisation and activation: sizes, input shapes, and sizes that must be multiples.
 _BASES: dict[str, tuple[Mapping[str, Domain], Callable[[Sizes], Shapes], Mapping[str, int | str]]] = {
-    "conv": (_CONVOLUTION, _picture, {}),
-    "dwconv": ({"HW": _HW, "CIN": Domain(2, MOST_CHANNELS), "KERNEL_SIZE": _WINDOW, "STRIDES": _STEP}, _picture, {}),
+    "conv": (_CONVOLUTION, _image, {}),
+    "dwconv": ({"HW": _HW, "CIN": Domain(2, MOST_CHANNELS), "KERNEL_SIZE": _WINDOW, "STRIDES": _STEP}, _image, {}),
     "gconv": (
         {**_CONVOLUTION, "GROUPS": Domain(2, 64, (2, 3, 4, 8, 32))},
-        _picture,
+        _image,
         {"CIN": "GROUPS", "COUT": "GROUPS"},
     ),
     "convtranspose": (
         {**_CONVOLUTION, "KERNEL_SIZE": Domain(1, 16, (2, 3, 4)), "STRIDES": Domain(2, 8, (2, 2, 4))},
-        _picture,
+        _image,
         {},
     ),
     "conv1d": (
@@ -89,30 +89,30 @@ _BASES: dict[str, tuple[Mapping[str, Domain], Callable[[Sizes], Shapes], Mapping
         {},
     ),
     "linear": ({"TOKENS": Domain(2, 4096), "CIN": _CHANNELS, "COUT": _CHANNELS}, _sequence, {}),
-    "bn": (_PICTURE, _picture, {}),
-    "add": (_PICTURE, _two_pictures, {}),
+    "bn": (_IMAGE, _image, {}),
+    "add": (_IMAGE, _two_images, {}),
 }
 
 _NORMALISED = ("conv", "dwconv", "gconv", "convtranspose", "conv1d")
 
-#: The first layer of a base, where that has another name.
+#: First layer of a base, if its name differs.
 _FIRST = {"gconv": "conv", "linear": "fc"}
 
-#: Kinds of one operator: layer, sizes, inputs.
+#: Kinds of a single operator: layer, sizes, input shapes.
 _SINGLE: dict[str, tuple[str, Mapping[str, Domain], Callable[[Sizes], Shapes]]] = {
-    "relu_block": ("relu", _PICTURE, _picture),
-    "relu6_block": ("relu6", _PICTURE, _picture),
-    "hswish_block": ("hswish", _PICTURE, _picture),
-    "silu_block": ("silu", _PICTURE, _picture),
-    "sigmoid_block": ("sigmoid", _PICTURE, _picture),
-    "hsigmoid_block": ("hsigmoid", _PICTURE, _picture),
-    "mul_block": ("mul", _PICTURE, _two_pictures),
-    "scale_block": ("mul", _PICTURE, _picture_and_gate),
-    "globalavgpool_block": ("globalavgpool", _PICTURE, _picture),
+    "relu_block": ("relu", _IMAGE, _image),
+    "relu6_block": ("relu6", _IMAGE, _image),
+    "hswish_block": ("hswish", _IMAGE, _image),
+    "silu_block": ("silu", _IMAGE, _image),
+    "sigmoid_block": ("sigmoid", _IMAGE, _image),
+    "hsigmoid_block": ("hsigmoid", _IMAGE, _image),
+    "mul_block": ("mul", _IMAGE, _two_images),
+    "scale_block": ("mul", _IMAGE, _image_and_gate),
+    "globalavgpool_block": ("globalavgpool", _IMAGE, _image),
     "gelu_block": ("gelu", _SEQUENCE, _sequence),
     "layernorm_block": ("layernorm", _SEQUENCE, _sequence),
     "mean_block": ("mean", _SEQUENCE, _sequence),
-    "resize_block": ("resize", {**_PICTURE, "SCALE": Domain(2, 8, (2, 2, 4))}, _picture),
+    "resize_block": ("resize", {**_IMAGE, "SCALE": Domain(2, 8, (2, 2, 4))}, _image),
     "softmax_block": (
         "softmax",
         {"HEADS": Domain(1, 64, (1, 3, 4, 8, 12)), "ROWS": _TOKENS, "COLUMNS": _TOKENS},
@@ -131,13 +131,13 @@ _SINGLE: dict[str, tuple[str, Mapping[str, Domain], Callable[[Sizes], Shapes]]] 
     "concat_block": (
         "concat",
         {"HW": _HW, "CIN1": _CHANNELS, "CIN2": _CHANNELS, "CIN3": _ABSENT_CHANNELS, "CIN4": _ABSENT_CHANNELS},
-        _pictures_to_join,
+        _images_to_join,
     ),
 }
 
 
 def kernel_name(base: str, *, bn: bool = False, activation: str = "") -> str:
-    """Name the kernel of a base with normalisation and activation.
+    """Return the name of the kernel of a base with normalisation and activation.
 
     >>> kernel_name("conv", bn=True, activation="relu"), kernel_name("fc")
     ('conv_bn_relu', 'fc_block')
@@ -147,7 +147,7 @@ def kernel_name(base: str, *, bn: bool = False, activation: str = "") -> str:
 
 
 def _fused() -> Iterator[KernelType]:
-    """Yield every base with every end."""
+    """Yield every base with every combination of normalisation and activation."""
     for base, (domains, shapes, multiples) in _BASES.items():
         for bn, activation in itertools.product((False, True), ("", *ACTIVATIONS)):
             if bn and base not in _NORMALISED:
@@ -167,24 +167,24 @@ def _others() -> Iterator[KernelType]:
     for name, (layer, domains, shapes) in _SINGLE.items():
         yield KernelType(name, domains, shapes, layers=(layer,))
     pooling = {
-        **_PICTURE,
+        **_IMAGE,
         "KERNEL_SIZE": Domain(1, 16, (2, 3, 3, 5)),
         "POOL_STRIDES": Domain(1, 16, (1, 2, 2)),
     }
     for how in ("max", "avg"):
-        yield KernelType(f"{how}pool_block", pooling, _picture, layers=(f"{how}pool",))
+        yield KernelType(f"{how}pool_block", pooling, _image, layers=(f"{how}pool",))
     yield KernelType(
         "se_block",
-        _PICTURE,
-        _picture,
+        _IMAGE,
+        _image,
         lambda sizes: SqueezeExcite(sizes["CIN"]),
         operators=squeeze_excite_operators,
     )
-    halves = {**_PICTURE, "CIN": Domain(4, MOST_CHANNELS)}
+    halves = {**_IMAGE, "CIN": Domain(4, MOST_CHANNELS)}
     yield KernelType(
         "channel_shuffle",
         halves,
-        _picture,
+        _image,
         lambda sizes: ChannelShuffle(),
         operators=channel_shuffle_operators,
         multiples={"CIN": 2},
@@ -192,7 +192,7 @@ def _others() -> Iterator[KernelType]:
     yield KernelType(
         "split_block",
         halves,
-        _picture,
+        _image,
         lambda sizes: Split(),
         operators=split_operators,
         multiples={"CIN": 2},
@@ -201,7 +201,7 @@ def _others() -> Iterator[KernelType]:
 
 @functools.cache
 def kernel_types() -> Mapping[str, KernelType]:
-    """Return every kernel type that the package knows, by name.
+    """Return all built-in kernel types by name.
 
     Examples
     --------
@@ -212,19 +212,19 @@ def kernel_types() -> Mapping[str, KernelType]:
 
 
 def find_types(names: Iterable[str], types: Mapping[str, KernelType] | None = None) -> tuple[KernelType, ...]:
-    """Return kernel types by their names, each once.
+    """Return kernel types by their names, without duplicates.
 
     Parameters
     ----------
     names : iterable of str
-        Names of types, or of groups for all usual kinds of one.
+        Names of types, or names of groups for all usual kinds of one.
     types : mapping of str to KernelType, optional
-        Where they are looked up; by default the catalogue.
+        Available types; by default the catalogue.
 
     Raises
     ------
     UnknownNameError
-        If there is none of a name.
+            If a name is unknown.
     """
     known = kernel_types() if types is None else types
     found: dict[str, KernelType] = {}

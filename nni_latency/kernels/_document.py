@@ -1,4 +1,4 @@
-"""The file of kernel predictors: versioned JSON, checked by pydantic, one line a predictor and one a kernel."""
+"""File format of kernel predictors: versioned JSON, validated by pydantic, with one line per predictor and kernel."""
 
 from __future__ import annotations
 

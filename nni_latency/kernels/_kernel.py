@@ -1,4 +1,4 @@
-"""`Kernel`: operators that one runtime executes as one; and the names of kernels that are usually measured."""
+"""`Kernel`: fused operators that a runtime executes as one; and the names of kernels that are measured by default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NN_METER_KERNELS: tuple[str, ...] = (
     *("relu_block", "add_relu", "add_block"),
 )
 
-#: What is measured unless kernels are named: those of nn-Meter's builder, and what networks of today need besides.
+#: Kernels measured by default: those of nn-Meter's builder, and others that current networks need.
 USUAL_KERNELS: tuple[str, ...] = (
     *NN_METER_KERNELS,
     *("conv_silu", "conv_bn_silu", "dwconv_bn_silu", "gconv_block", "gconv_bn", "gconv_bn_relu", "gconv_relu"),
@@ -44,19 +44,19 @@ USUAL_KERNELS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Kernel:
-    """Operators that one runtime executes as one. Immutable and hashable; equal kernels cost the same on one platform.
+    """Operators that a runtime executes as one. Immutable and hashable; equal kernels cost the same on one platform.
 
     Parameters
     ----------
     kind : str
-        What it computes, such as ``conv_bn_relu``.
+        Kind of the kernel, such as ``conv_bn_relu``.
     configuration : tuple of (str, int)
-        Its sizes, by the names that nn-Meter has for them, sorted by name. Use `Kernel.of` to give them as keywords.
+        Its sizes, with nn-Meter's names, sorted by name. Use `Kernel.of` to pass keywords.
 
     Raises
     ------
     InvalidValueError
-        If kind or names are no identifiers, the names not sorted, or a size is no whole number >= 0.
+        If kind or names are not identifiers, the names are not sorted, or a size is not an integer >= 0.
 
     Examples
     --------
@@ -85,17 +85,17 @@ class Kernel:
 
     @classmethod
     def of(cls, kind: str, /, **configuration: int) -> Kernel:
-        """Make a kernel from keywords."""
+        """Construct a kernel from keywords."""
         return cls(kind, tuple(sorted(configuration.items())))
 
     @classmethod
     def parse(cls, key: str) -> Kernel:
-        """Read a kernel from its key.
+        """Parse the key of a kernel.
 
         Raises
         ------
         InvalidValueError
-            If it is none.
+            If the key is malformed.
         """
         match = _KEY.fullmatch(key)
         pairs = (pair.partition("=") for pair in match["configuration"].split(",") if pair) if match else ()
@@ -108,7 +108,7 @@ class Kernel:
         return cls(match["kind"], tuple(sizes))
 
     def __getitem__(self, name: str) -> int:
-        """Return one size; `KeyError` if the kernel has none of that name."""
+        """Return one size; raise `KeyError` if the kernel has none of that name."""
         return self._sizes[name]
 
     @property
@@ -118,7 +118,7 @@ class Kernel:
 
     @property
     def key(self) -> str:
-        """Readable key, the same in every process and on every machine."""
+        """Readable key, equal in every process and on every machine."""
         return f"{self.kind}({','.join(f'{name}={size}' for name, size in self.configuration)})"
 
     def replace(self, **sizes: int) -> Kernel:

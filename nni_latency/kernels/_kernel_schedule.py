@@ -1,4 +1,4 @@
-"""`KernelSchedule`: kernels in batches, each met as in a network; after each iteration, those that teach most."""
+"""`KernelSchedule`: batches of kernels, timed as inside a network; each iteration adds the most informative ones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from nni_latency.kernels._sampling import Prior, Sampler, Sampling
 from nni_latency.kernels._visits import (
     BODY,
     CONSTANT,
-    CompanySpeeds,
     ExecutionMode,
+    GroupSpeeds,
     ReferenceSpeeds,
     Speeds,
     alike,
     at_level,
     constant_chain,
     level_of,
+    measurable,
     runs_by_key,
     shares_by_key,
-    shown,
 )
 from nni_latency.measurement import (
     Chain,
@@ -44,23 +44,23 @@ from nni_latency.measurement import (
 )
 from nni_latency.micro_benchmarks import FEEDER, fed_chain, inputs_of
 
-#: Numbers in the kernels that one process holds, at most.
+#: Maximum number of values in the tensors of the kernels of one process.
 _MOST_NUMBERS = 2**28
 
-#: Kernels that one process holds at most, and their multiply-adds: a round should not take longer than some seconds,
-#: because the budget is looked at after it. Nor much less: what disturbs a machine lasts for seconds, and should not be
-#: there whenever a kernel is visited. By themselves, and several in a network.
+#: Maximum number of kernels of one process, and of their multiply-adds; standalone or chained, and in parallel. A round
+#: should take at most some seconds, because the budget is checked after it. It should not be much shorter either:
+#: disturbances last for seconds, and should not coincide with every visit of a kernel.
 _BATCH, _BATCH_TOGETHER = (96, 10**10), (384, 4 * 10**10)
 
-#: How often a kernel is visited at least and at most, and in one process; by itself, and in a network of several. A
-#: process lasts for seconds, as do disturbances: a kernel that comes back later met other ones.
+#: Fewest and most visits of a kernel, and the most in one process; standalone or chained, and in parallel. A process
+#: lasts for seconds, like disturbances: a kernel that returns in a later process is exposed to other ones.
 _VISITS, _VISITS_TOGETHER = (2, 4, 4), (6, 12, 3)
 
-#: Kernels that are visited as often as they have to be before the next ones are begun: when the budget ends, few are
-#: left that were visited too rarely to learn from.
+#: Kernels that reach the required visits before the next ones are begun: when the budget ends, few kernels have too few
+#: visits to learn from.
 _BLOCK = 384
 
-#: What is left at least of a run from which the constant of a runtime is taken, as a share.
+#: Lower bound of a kernel's share of a run after subtracting the constant overhead.
 _LEAST_LEFT = 0.01
 
 #: Time of a run [s], and the number of its visit.
@@ -69,18 +69,18 @@ Run = tuple[float, int]
 
 @dataclass(frozen=True)
 class Standing:
-    """How far building of predictors is, after an iteration.
+    """Progress of building predictors, after an iteration.
 
     Parameters
     ----------
     iteration : int
-        Number of the iteration that has ended, from 0.
+        Number of the iteration that ended, from 0.
     kernels : int
-        Kernels that were measured so far.
+        Kernels measured so far.
     scores : KernelScores
-        How well each kernel is predicted by the others of its group.
+        Cross-validated scores over all groups.
     tested : KernelScores, optional
-        How well those kernels are predicted that are never learned from.
+        Scores on the test kernels.
     """
 
     iteration: int
@@ -90,33 +90,33 @@ class Standing:
 
 
 class KernelSchedule(Schedule):
-    """Batches of kernels, each batch in a separate process; then those from which most can be learned.
+    """Batches of kernels, each in a separate process, then batches of the most informative ones.
 
-    Every kernel is met as inside a network: what empties small caches and makes its inputs runs before it. A runtime
-    that compiles networks and reports the times of their nodes runs several kernels side by side in one, other ones in
-    every round, so that each of them finds the caches as the others leave them. One that has no profile runs kernels as
-    networks, of which the time of a network that does next to nothing is taken away.
+    Every kernel is timed as inside a network: a prologue flushes the small caches and produces its inputs. On a runtime
+    that compiles networks and reports the times of their nodes, several kernels run in parallel in one network, grouped
+    differently in every round, so that each finds the caches as the others leave them. On a runtime without a profile,
+    kernels run as networks of their own, and the time of a trivial network is subtracted.
 
     Parameters
     ----------
     kinds : sequence of KernelType
-        What is measured.
+        Kernel types to measure.
     protocol : Protocol
-        How. The budget ends it, and `half_width` says when a kernel is visited no more.
+        Measuring protocol. Its budget ends the schedule, and `half_width` is the precision at which visits of a kernel
+        end.
     sampling : Sampling
-        Which configurations.
+        Number and choice of configurations.
     prior : Prior
-        Where they come from.
+        Distribution of the configurations.
     mode : {"chained", "parallel", "standalone"}, default="chained"
-        How the runtime runs kernels, see `execution_mode_of`. Unless kernels are chained, what a run takes outside of
-        them is measured too: the time of a network that does next to nothing or, in parallel, what a network takes
-        outside of its nodes.
+        How the runtime executes kernels, see `execution_mode_of`. Unless kernels are chained, the overhead of a run
+        is measured too: the time of a trivial network or, in parallel, the time of a network outside of its nodes.
     is_enough : callable, optional
-        Takes `KernelScores` after every iteration, and says whether they are good enough to end.
+        Takes `KernelScores` after every iteration; returns whether they are good enough to stop.
     on_standing : callable, optional
-        Called with a `Standing` after every iteration that is measured.
+        Called with a `Standing` after every measured iteration.
     kernels : sequence of Kernel, optional
-        Measure just these, in place of a sample.
+        Measure exactly these instead of a sample.
     """
 
     kind = "kernels"
@@ -140,7 +140,7 @@ class KernelSchedule(Schedule):
         self.kinds = {item.name: item for item in kinds}
         self.mode, self.sampling = mode, sampling
         self._fewest, self._most, self._most_at_once = _VISITS_TOGETHER if self._is_parallel else _VISITS
-        # In parallel it is taken from nothing: it belongs to the file of predictors alone.
+        # In parallel it is not subtracted from any kernel: it is only recorded in the file of predictors.
         self._adds_constant = mode == "standalone" or (self._is_parallel and kernels is None)
         self._is_enough, self._on_standing = is_enough, on_standing
         sampler = Sampler(prior, sampling.seed)
@@ -148,31 +148,31 @@ class KernelSchedule(Schedule):
         self.learners = {
             group: GroupLearner([item for item in kinds if item.group == group], sampling, sampler) for group in groups
         }
-        #: Number of the iteration under way.
+        #: Number of the current iteration.
         self.iteration = 0
-        #: Kernels that are never learned from.
+        #: Test kernels, excluded from training.
         self.test = [] if kernels is not None else _draw_tests(kinds, prior, sampling)
         sampler.leave_out(self.test)
         self._tests = frozenset(self.test)
         self._fixed = None if kernels is None else list(dict.fromkeys(kernels))
         self._planned: dict[str, Kernel] = {}
-        # Whether kernels of earlier runs are those that are drawn now.
+        # Whether this version draws the same kernels as the one whose records are replayed.
         self._draws_as_before = True
         self._current: list[Kernel] = []
         first = in_turn([self.test, *(learner.first() for learner in self.learners.values())])
         self._take(first if self._fixed is None else self._fixed)
-        #: By kernel, the time of every run [s], and the number of its visit.
+        #: By kernel, the time of every run [s] with the number of its visit.
         self.samples: dict[Kernel, list[Run]] = {}
-        # Medians of what kernels take side by side add up to the lower quartile of their network.
+        # Medians of kernels in parallel add up to the lower quartile of their network.
         self._summing = replace(protocol, statistic=0.5) if self._is_parallel else protocol
-        self._speeds: Speeds = CompanySpeeds() if self._is_parallel else ReferenceSpeeds(protocol.statistic)
+        self._speeds: Speeds = GroupSpeeds() if self._is_parallel else ReferenceSpeeds(protocol.statistic)
         self._n_visits = 0
         self._visits: Counter[Kernel] = Counter()
         self._visits_at_once: Counter[Kernel] = Counter()
         self._constants: list[Run] = []
         self._batch: list[Kernel] = []
         self.drift: list[float] = []
-        #: How good predictions would be, after every iteration.
+        #: Progress after every iteration.
         self.standings: list[Standing] = []
 
     @property
@@ -185,19 +185,19 @@ class KernelSchedule(Schedule):
 
     @property
     def share(self) -> float:
-        """Share of the budget that is spent."""
+        """Share of the budget that was spent."""
         return self.spent / self.protocol.time_budget
 
     @property
     def unsettled(self) -> int:
-        """How many kernels of this iteration are not known well enough yet."""
+        """Number of kernels of this iteration that need more visits."""
         return len(self._wanting())
 
     def sessions(self) -> Iterator[int]:
-        """Yield a session for every batch, until the budget is spent or nothing is left to learn."""
+        """Yield a session for every batch, until the budget is spent or no iteration is left."""
         number = self.process + 1 if self.rounds else 0
         while self.share < 1:
-            if not self._wanting() and not self._go_on(tell=True):
+            if not self._wanting() and not self._go_on(notify=True):
                 break
             self._batch = self._draw_batch()
             self._enter(number)
@@ -213,20 +213,20 @@ class KernelSchedule(Schedule):
         self.process = process
 
     def next_round(self) -> list[Chain]:
-        """Return the kernels of the batch that are not known well enough, in a new order."""
+        """Return the kernels of the batch that need more visits, in a new order."""
         if self.share >= 1:
             return []
-        wanting = [
+        pending = [
             kernel
             for kernel in self._batch
-            if self._wants(kernel) and self._visits_at_once[kernel] < self._most_at_once
+            if self._needs_visits(kernel) and self._visits_at_once[kernel] < self._most_at_once
         ]
-        random.Random(f"{self.protocol.seed}/{self.next}").shuffle(wanting)
-        chains = self._networks(wanting) if self._is_parallel else [self.chain(kernel) for kernel in wanting]
+        random.Random(f"{self.protocol.seed}/{self.next}").shuffle(pending)
+        chains = self._networks(pending) if self._is_parallel else [self.chain(kernel) for kernel in pending]
         return [constant_chain(self._is_parallel), *chains] if chains and self._adds_constant else chains
 
     def chain(self, kernel: Kernel) -> Chain:
-        """Return what a bench runs to measure a kernel by itself."""
+        """Return the subjects that a bench runs to measure one kernel."""
         kind = self.kinds[kernel.kind]
         if self.mode == "chained":
             return fed_chain(
@@ -235,7 +235,7 @@ class KernelSchedule(Schedule):
         return (_subject(kernel.key, kind, kernel),)
 
     def _networks(self, kernels: Sequence[Kernel]) -> list[Chain]:
-        """Return networks of several kernels each."""
+        """Group kernels into networks."""
         generator = random.Random(f"{self.protocol.seed}/{self.next}/networks")
         return [
             tuple(part for kernel in network for part in self.chain(kernel))
@@ -243,12 +243,12 @@ class KernelSchedule(Schedule):
         ]
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in a round over a batch."""
+        """Add a round over a batch."""
         super().observe(records)
         self._enter(records[0].process)
         references = [record.reference for record in records]
         self.drift.append(quantile(references, 0.5))
-        # Before this round is known, because a kernel of the next iteration was drawn without it.
+        # Look kernels up before this round is added, because those of the next iteration were drawn without it.
         kernels = {key: self._find(key) for record in records for key in record.subjects if is_kernel(key)}
         times = [shares_by_key(record) if self._is_parallel else runs_by_key(record) for record in records]
         self._speeds.observe(references, times)
@@ -265,7 +265,7 @@ class KernelSchedule(Schedule):
             self._n_visits += 1
 
     def fail(self, failure: Failure) -> None:
-        """Leave out a kernel that fails, or whose feeder does."""
+        """Exclude a kernel that failed, or whose feeder failed."""
         super().fail(failure)
         key = failure.subject.removeprefix(FEEDER)
         self.failures[key] = failure.reason
@@ -275,13 +275,13 @@ class KernelSchedule(Schedule):
             self.samples.pop(self._planned[key], None)
 
     def summaries(self) -> dict[Kernel, Summary]:
-        """Return what the samples say of every kernel, the machine's drift and the runtime's constant taken out."""
+        """Return the summary of every kernel, corrected for the machine's drift and the runtime's constant overhead."""
         constant = self.constant if self.mode == "standalone" else 0.0
         return {kernel: self._summary(runs, constant) for kernel, runs in self.samples.items()}
 
     @property
     def constant(self) -> float:
-        """What a run takes outside of the kernels [s]; 0 where nothing is added to them."""
+        """Overhead of a run outside of the kernels [s]; 0 where it is not measured."""
         return self._summary(self._constants, 0.0).value if self._constants else 0.0
 
     def _summary(self, runs: Sequence[Run], constant: float) -> Summary:
@@ -291,13 +291,13 @@ class KernelSchedule(Schedule):
         return Measurement(left, self._summing).summary
 
     def _find(self, key: str) -> Kernel:
-        """Return a kernel by its key; one of the next iteration is drawn first, as when it was measured."""
+        """Return a kernel by its key; if unknown, first draw the next iteration, as when it was measured."""
         if key not in self._planned and self._draws_as_before and self._go_on():
             self._draws_as_before = key in self._planned
-        # Of another version of what learns, it is used all the same.
+        # A kernel that another version of the sampler drew is used as well.
         return self._planned.setdefault(key, Kernel.parse(key))
 
-    def _go_on(self, *, tell: bool = False) -> bool:
+    def _go_on(self, *, notify: bool = False) -> bool:
         """Begin the next iteration, if there is one."""
         if self._fixed is not None or not self.samples:
             return False
@@ -306,7 +306,7 @@ class KernelSchedule(Schedule):
         tested = score_tests(self.learners, by_group, self.by_group(tests=True))
         standing = Standing(self.iteration, sum(map(len, by_group.values())), scores, tested)
         self.standings.append(standing)
-        if tell:
+        if notify:
             self._on_standing(standing)
         if self._is_enough(standing.scores) or self.iteration == self.sampling.iteration:
             return False
@@ -316,10 +316,10 @@ class KernelSchedule(Schedule):
         return bool(self._current)
 
     def by_group(self, *, tests: bool = False) -> dict[str, Mapping[Kernel, float]]:
-        """Return the time [s] of every kernel that is learned from, or of those that are not, by group.
+        """Return the time of every training kernel [s], or of every test kernel, by group.
 
-        Kernels that were visited less often than they have to be, because the budget ended, are left out of groups that
-        have enough others; so are those that the runtime did not show.
+        Kernels with too few visits, because the budget ended, are excluded from groups that have enough others; so are
+        kernels without a measurable time.
         """
         found: dict[str, dict[Kernel, float]] = {group: {} for group in self.learners}
         for kernel, seconds in self._times().items():
@@ -328,9 +328,9 @@ class KernelSchedule(Schedule):
         return {group: self._well_known(known) for group, known in found.items()}
 
     def _times(self) -> dict[Kernel, float]:
-        """Return the time [s] of every kernel that was shown, in an order that does not depend on interruptions."""
+        """Return the measurable time of every kernel [s], in an order that does not depend on interruptions."""
         summaries = sorted(self.summaries().items(), key=lambda item: item[0].key)
-        return shown({kernel: summary.value for kernel, summary in summaries})
+        return measurable({kernel: summary.value for kernel, summary in summaries})
 
     def _well_known(self, known: Mapping[Kernel, float]) -> Mapping[Kernel, float]:
         often = {kernel: seconds for kernel, seconds in known.items() if self._visits[kernel] >= self._fewest}
@@ -338,25 +338,25 @@ class KernelSchedule(Schedule):
 
     @property
     def learned_from(self) -> frozenset[Kernel]:
-        """The kernels that are learned from."""
+        """The training kernels."""
         return frozenset(kernel for known in self.by_group().values() for kernel in known)
 
     @property
     def held_out(self) -> frozenset[Kernel]:
-        """The kernels that are never learned from, and by which predictors are judged."""
+        """The test kernels that were measured."""
         return self._tests.intersection(self._times())
 
     def _wanting(self) -> list[Kernel]:
-        """Return the kernels of this iteration that are not known well enough.
+        """Return the kernels of this iteration that need more visits.
 
-        One block of them comes after another, and of a block those first that were visited least.
+        Blocks follow each other; within a block, the kernels with the fewest visits come first.
         """
         places = {kernel: place // _BLOCK for place, kernel in enumerate(self._current)}
-        return sorted(filter(self._wants, places), key=lambda kernel: (places[kernel], self._visits[kernel]))
+        return sorted(filter(self._needs_visits, places), key=lambda kernel: (places[kernel], self._visits[kernel]))
 
-    def _wants(self, kernel: Kernel) -> bool:
+    def _needs_visits(self, kernel: Kernel) -> bool:
         visits, is_test = self._visits[kernel], kernel in self._tests
-        # What predictors are held to comes back in every iteration: it has to be known better than what they say.
+        # Test kernels return in every iteration: they have to be more precise than the predictions.
         most = self._most + self._fewest * self.iteration if is_test else self._most
         if kernel.key in self.failures or visits >= most:
             return False
@@ -381,18 +381,18 @@ class KernelSchedule(Schedule):
 
 
 def _draw_tests(kinds: Sequence[KernelType], prior: Prior, sampling: Sampling) -> list[Kernel]:
-    """Draw the kernels that are never learned from, those of all kinds in turn."""
+    """Draw the test kernels, cycling through the kinds."""
     sampler = Sampler(prior, sampling.seed + 1)
     return in_turn([sampler.from_prior(kind, sampling.test_sample_num) for kind in kinds])
 
 
 def is_kernel(key: str) -> bool:
-    """Whether a key is that of a kernel from which something is learned."""
+    """Whether a key is that of a kernel, not of a feeder or of the constant network."""
     return key not in (CONSTANT, BODY) and not key.startswith(FEEDER)
 
 
 def _subject(key: str, kind: KernelType, kernel: Kernel) -> Subject:
-    """Return a kernel without what feeds it."""
+    """Return the subject of a kernel without a feeder."""
     inputs = inputs_of(kind.shapes(kernel))
     return Subject(key, partial(kind.module, kernel), inputs, "kernel", key, _specification(kind, kernel))
 

@@ -1,4 +1,4 @@
-"""`KernelType`: a kind of kernel, which configurations it has, and how a module of one is built."""
+"""`KernelType`: a kind of kernel, with the domain of its configurations and the construction of its modules."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._layers import Shapes, Sizes, build_chain, chain_operators
 from nni_latency.operators import Features, OpSpec, capture_operators, count_operators
 
-#: What one kernel may hold at most: elements that it reads and writes, multiply-adds, and parameters.
+#: Limits of one kernel: elements read and written, multiply-adds, and parameters.
 MOST_ELEMENTS, MOST_MACS, MOST_PARAMS = 2**25, 4 * 10**9, 2**27
 
-#: By what a size shrinks at a time until a kernel fits.
+#: Factor by which a size is reduced repeatedly until a kernel fits.
 _SHRINK = 0.8
 
-#: Sizes that say what a kernel does, and are not shrunk.
+#: Sizes that determine the algorithm of a kernel, and are never reduced.
 _FORMS = ("KERNEL_SIZE", "STRIDES", "POOL_STRIDES", "GROUPS", "SCALE", "HEADS")
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Which values a size may have. Immutable.
+    """Range of a size. Immutable.
 
     Parameters
     ----------
     low, high : int
-        Least and largest.
+        Least and largest value.
     usual : tuple of int, default=()
-        What random sampling draws from; by default all values, small ones as often as large ones on a logarithmic
-        scale.
+        Values for random sampling; by default all, uniformly on a logarithmic scale.
 
     Examples
     --------
@@ -51,11 +50,11 @@ class Domain:
     usual: tuple[int, ...] = ()
 
     def snap(self, value: float) -> int:
-        """Return the nearest value that is allowed."""
+        """Return the nearest allowed value."""
         return int(min(max(round(value), self.low), self.high))
 
     def draw(self, generator: np.random.Generator) -> int:
-        """Draw a value; of a size that may be absent, half of the time none."""
+        """Draw a random value; for a size that may be absent, 0 with probability one half."""
         if not self.low and generator.random() < 0.5:
             return 0
         if self.usual:
@@ -71,8 +70,8 @@ def _are_shapes(answer: Any) -> bool:
     )
 
 
-#: What the functions of a type must return.
-_ANSWERS: Mapping[str, Check] = {
+#: Required return values of the functions of a type.
+_RETURN_CHECKS: Mapping[str, Check] = {
     "input_shapes": ("shapes of the inputs, each a tuple of whole numbers", _are_shapes),
     "build": ("a module", lambda answer: isinstance(answer, nn.Module)),
     "operators": (
@@ -84,30 +83,30 @@ _ANSWERS: Mapping[str, Check] = {
 
 @dataclass(frozen=True)
 class KernelType:
-    """A kind of kernel. Immutable; it reaches worker processes by cloudpickle.
+    """A kind of kernel. Immutable; it is sent to worker processes by cloudpickle.
 
-    A type of one's own gives `build`. The operators follow from tracing it.
+    Custom types define `build`; their operators are traced.
 
     Parameters
     ----------
     name : str
         The `Kernel.kind`.
     domains : mapping of str to Domain
-        The sizes that make a configuration.
+        Sizes of a configuration, with their ranges.
     input_shapes : callable
-        Takes a configuration, and returns the shapes of the inputs, batch first.
+        Takes a configuration; returns the shapes of the inputs, batch first.
     build : callable, optional
-        Takes a configuration, and makes the module.
+        Takes a configuration; returns the module.
     layers : tuple of str, default=()
-        In place of `build`: layers of the catalogue that run one after another.
+        Layers of the catalogue in sequence, in place of `build`.
     operators : callable, optional
-        Takes shapes of the inputs and a configuration, and returns the operators of what `build` makes.
+        Takes shapes of the inputs and a configuration; returns the operators of the module from `build`.
     group : str, optional
-        Kinds of one group share a predictor. By default the name.
+        Kinds of one group share a predictor. The name by default.
     multiples : mapping of str to int or str
-        Sizes that must be a multiple of a number, or of another size.
+        Sizes that must be multiples of a number, or of another size.
     known : tuple of mapping
-        Configurations that occur in networks; sampling begins around them. By default those of the group in the prior.
+        Configurations that occur in networks, around which sampling starts. By default those of the group in the prior.
 
     Examples
     --------
@@ -134,17 +133,17 @@ class KernelType:
             object.__setattr__(self, "group", self.name)
 
     def adopt(self, owner: str, name: str) -> KernelType:
-        """Return the type that a plugin made with its functions guarded: their errors name the plugin.
+        """Guard the functions of a plugin's type, so that their errors name the plugin.
 
         Parameters
         ----------
         owner, name : str
-            The plugin, and what it registered.
+            The plugin, and the registered name.
 
         Raises
         ------
         PluginError
-            If it has another name, its sizes are no `Domain`, or its functions cannot be called.
+            If the type has another name, its sizes are not `Domain` instances, or its functions are not callable.
         """
         origin = plugin_origin("kernel", owner, name)
         if self.name != name:
@@ -152,12 +151,12 @@ class KernelType:
         sizes = self.domains
         if not isinstance(sizes, Mapping) or not all(isinstance(domain, Domain) for domain in sizes.values()):
             raise PluginError(f"The 'domains' of the {origin} must be a mapping of names to Domain. Got {sizes!r}.")
-        functions = {name: function for name in _ANSWERS if (function := getattr(self, name)) is not None}
+        functions = {name: function for name in _RETURN_CHECKS if (function := getattr(self, name)) is not None}
         for name, function in functions.items():
             if not callable(function):
                 raise PluginError(f"The {name!r} of the {origin} must be a function. Got {function!r}.")
         guarded: dict[str, Any] = {
-            name: PluginCall(origin, name, function, _ANSWERS[name]) for name, function in functions.items()
+            name: PluginCall(origin, name, function, _RETURN_CHECKS[name]) for name, function in functions.items()
         }
         return replace(self, **guarded)
 
@@ -180,28 +179,28 @@ class KernelType:
         return _traced(self, kernel)
 
     def work(self, kernel: Kernel) -> Features:
-        """Count what a kernel computes."""
+        """Count the work of a kernel."""
         return count_operators(self.ops(kernel)).features
 
     def features(self, kernel: Kernel) -> dict[str, int]:
-        """Return what nn-Meter's predictors see: the configuration, FLOPs (two a multiply-add) and parameters."""
+        """Return nn-Meter's features: the configuration, FLOPs (two per multiply-add) and parameters."""
         work = self.work(kernel)
         return {**{name: kernel[name] for name in self.domains}, "FLOPS": work.flops, "PARAMS": work.params}
 
     def check(self, kernel: Kernel, *, to_measure: bool = True) -> Kernel:
-        """Return the kernel if it is one of this type.
+        """Return the kernel, after validating that it is one of this type.
 
         Parameters
         ----------
         kernel : Kernel
-            Any.
+            Kernel to validate.
         to_measure : bool, default=True
-            Whether it is to be measured, and must not be too large for that. Larger ones are only predicted.
+            Whether to check the size limits of measuring as well. Larger kernels can only be predicted.
 
         Raises
         ------
         InvalidValueError
-            If a size is missing, unknown or out of its range, or the kernel is too large.
+            If a size is missing, unknown or out of range, or the kernel is too large.
         """
         if kernel.kind != self.name or set(kernel.sizes) != set(self.domains):
             raise InvalidValueError(
@@ -225,14 +224,14 @@ class KernelType:
         return kernel
 
     def snap(self, sizes: Mapping[str, float], share: float = 1.0) -> Kernel:
-        """Return the kernel next to any numbers: in range, a multiple where that must be, and not too large.
+        """Return a valid kernel near the given numbers: in range, with required multiples, and within the size limits.
 
         Parameters
         ----------
         sizes : mapping of str to float
-            Numbers by name; what is missing is least, and what the type does not have is left out.
+            Numbers by name; missing ones are set to the least value, unknown ones are ignored.
         share : float, default=1.0
-            How large it may be, as a share of the elements, multiply-adds and parameters that a kernel has at most.
+            Factor of the limits of elements, multiply-adds and parameters.
         """
         found = {name: domain.snap(sizes.get(name, domain.low)) for name, domain in self.domains.items()}
         found = self._aligned(found)
@@ -244,13 +243,13 @@ class KernelType:
         return Kernel.of(self.name, **found)
 
     def _shrunk(self, found: Mapping[str, int]) -> Iterator[dict[str, int]]:
-        """Yield the sizes with one of them smaller, that first which is largest over its least."""
+        """Yield the sizes with one of them reduced, in descending order of the ratio to its least value."""
         shrinkable = [name for name in self.domains if name not in _FORMS]
         for name in sorted(shrinkable, key=lambda name: -found[name] / max(1, self.domains[name].low)):
             yield self._aligned({**found, name: self.domains[name].snap(math.floor(found[name] * _SHRINK))})
 
     def _aligned(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Make multiples of what must be, downwards, and enlarge an input that is smaller than its window."""
+        """Round down to required multiples, and enlarge an input that is smaller than its window."""
         found = dict(sizes)
         for name, of in self.multiples.items():
             step = self._multiple(of, found)
@@ -265,7 +264,7 @@ class KernelType:
 
     @staticmethod
     def _makes_sense(sizes: Mapping[str, int]) -> bool:
-        """Whether a window of even size, which is not 'same'-padded, finds its input large enough."""
+        """Whether the input is large enough for a window of even size, which is not 'same'-padded."""
         window = sizes.get("KERNEL_SIZE", 1)
         return window % 2 == 1 or sizes.get(_side_of(sizes), window) >= window
 
@@ -277,7 +276,7 @@ class KernelType:
 
 
 def _side_of(sizes: Mapping[str, int]) -> str:
-    """Name the size over which a window moves."""
+    """Return the name of the size over which a window moves."""
     return "LENGTH" if "LENGTH" in sizes else "HW"
 
 
@@ -289,7 +288,7 @@ def _traced(kind: Any, kernel: Kernel) -> tuple[OpSpec, ...]:
 
 
 def is_sound(kernel: Kernel, types: Mapping[str, KernelType], *, to_measure: bool = True) -> bool:
-    """Whether a kernel is of a kind that is known, and `KernelType.check` has nothing against it."""
+    """Whether a kernel is of a known kind, and valid by `KernelType.check`."""
     if kernel.kind not in types:
         return False
     try:

@@ -1,4 +1,4 @@
-"""The layers that kernels are made of: a table from the name of each to the operator that it is."""
+"""The layers of kernels: a table from the name of each to its operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nni_latency.operators import OpSpec, build_operator
 Sizes = Mapping[str, int]
 Shapes = Sequence[tuple[int, ...]]
 
-#: Makes an operator of the shapes that come in, the kernel's sizes, and whether a normalisation follows.
+#: Builds an operator from the input shapes, the kernel's sizes, and whether a normalisation follows.
 Layer = Callable[[Shapes, Sizes, bool], OpSpec]
 
 
@@ -22,7 +22,7 @@ def _convolution(dimensions: int, depthwise: bool = False) -> Layer:
     def make(shapes: Shapes, sizes: Sizes, normalised: bool) -> OpSpec:
         channels = shapes[0][1]
         window = sizes["KERNEL_SIZE"]
-        # A window of odd size is 'same'-padded, which needs no attribute.
+        # A window of odd size is 'same'-padded, the default of the attribute.
         padding: dict[str, Any] = {} if window % 2 else {"padding": (window - 1) // 2}
         return OpSpec.of(
             f"conv{dimensions}d",
@@ -39,7 +39,7 @@ def _convolution(dimensions: int, depthwise: bool = False) -> Layer:
 
 
 def _transposed(shapes: Shapes, sizes: Sizes, normalised: bool) -> OpSpec:
-    """Enlarge a picture by the stride exactly."""
+    """Enlarge an image by exactly the stride."""
     window, stride = sizes["KERNEL_SIZE"], sizes["STRIDES"]
     padding = max(0, (window - stride + 1) // 2)
     given: dict[str, Any] = {"padding": padding, "output_padding": stride - window + 2 * padding}
@@ -81,7 +81,7 @@ def _global_pooling(shapes: Shapes, _: Sizes, __: bool) -> OpSpec:
 
 
 def _out(shapes: Shapes, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the attribute that says what comes out, which stands where it is not what comes in."""
+    """Return the attribute of the output shape, which is set only if it differs from the input shape."""
     return {} if tuple(shapes[0]) == shape else {"out": shape}
 
 
@@ -115,7 +115,7 @@ def _concat(shapes: Shapes, _: Sizes, __: bool) -> OpSpec:
     return OpSpec.of("cat", shapes, dim=1, **_out(shapes, out))
 
 
-#: Activations that follow the first operator of a kernel.
+#: Activations that can be fused to the first operator of a kernel.
 ACTIVATIONS = {
     "relu": "relu",
     "relu6": "relu6",
@@ -126,7 +126,7 @@ ACTIVATIONS = {
     "hsigmoid": "hardsigmoid",
 }
 
-#: What every layer is. Those after the first take what the one before returned.
+#: Operators by layer name. Layers after the first consume the output of the previous one.
 LAYERS: dict[str, Layer] = {
     "conv": _convolution(2),
     "dwconv": _convolution(2, depthwise=True),
@@ -151,7 +151,7 @@ LAYERS: dict[str, Layer] = {
 
 
 def chain_operators(layers: Sequence[str], shapes: Shapes, sizes: Sizes) -> tuple[OpSpec, ...]:
-    """Return the operators of layers that run one after another."""
+    """Return the operators of a sequence of layers."""
     found: list[OpSpec] = []
     for place, name in enumerate(layers):
         normalised = "bn" in layers[place + 1 :]
@@ -162,7 +162,7 @@ def chain_operators(layers: Sequence[str], shapes: Shapes, sizes: Sizes) -> tupl
 
 
 def _shape_after(op: OpSpec) -> tuple[int, ...]:
-    """Return the shape of what an operator returns."""
+    """Return the output shape of an operator."""
     shape = op.input_shapes[0]
     if op.kind in ("conv1d", "conv2d"):
         window, stride = op["kernel_size"], op["stride"]
@@ -177,10 +177,10 @@ def _shape_after(op: OpSpec) -> tuple[int, ...]:
 
 
 class Pipe(nn.Sequential):
-    """Layers that run one after another, the first of which may take several inputs."""
+    """A sequence of layers, the first of which may take several inputs."""
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Run them."""
+        """Apply the layers."""
         first, *others = self
         value: torch.Tensor = first(*inputs)
         for layer in others:
@@ -188,15 +188,15 @@ class Pipe(nn.Sequential):
         return value
 
 
-#: Random numbers that fill all weights; drawing new ones takes longer than measuring the kernel.
+#: Number of random values, which are tiled over all weights; generating more takes longer than measuring the kernel.
 _NUMBERS = 2**14
 
 
 def build_chain(ops: Sequence[OpSpec]) -> nn.Module:
-    """Build the module of operators that run one after another, with random weights."""
+    """Build the module of a sequence of operators, with random weights."""
     with torch.device("meta"):
         module = Pipe(*map(build_operator, ops))
-    # The statistics of a normalisation and the like have values of their own.
+    # Keep the initial values of buffers, such as the statistics of a normalisation.
     buffers = {name: torch.zeros_like(buffer, device="cpu") for name, buffer in module.named_buffers()}
     module.to_empty(device="cpu")
     numbers = torch.randn(_NUMBERS, generator=torch.Generator().manual_seed(0), device="cpu")
@@ -209,7 +209,7 @@ def build_chain(ops: Sequence[OpSpec]) -> nn.Module:
 
 
 def _fill(weights: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Fill weights with numbers, again and again."""
+    """Fill weights by repeating numbers."""
     rows = len(weights) // len(numbers)
     whole = rows * len(numbers)
     weights[:whole].view(rows, len(numbers)).copy_(numbers)
@@ -217,12 +217,12 @@ def _fill(weights: torch.Tensor, numbers: torch.Tensor) -> None:
 
 
 class SqueezeExcite(nn.Module):
-    """The gate of MobileNetV3: average, two pointwise convolutions with a quarter of the channels between, product.
+    """Squeeze-and-excitation of MobileNetV3: average, two pointwise convolutions with 1/4 of the channels, product.
 
     Parameters
     ----------
     channels : int
-        Of the input.
+        Channels of the input.
     """
 
     def __init__(self, channels: int) -> None:
@@ -243,7 +243,7 @@ class SqueezeExcite(nn.Module):
 
 
 def squeezed(channels: int) -> int:
-    """Return how many channels a gate has in the middle."""
+    """Return the number of inner channels of a gate."""
     return max(1, channels // 4)
 
 
@@ -264,25 +264,25 @@ def squeeze_excite_operators(shapes: Shapes, _: Sizes) -> tuple[OpSpec, ...]:
 
 
 def channel_shuffle_operators(shapes: Shapes, _: Sizes) -> tuple[OpSpec, ...]:
-    """Return the copy that a `nni_latency.operators.ChannelShuffle` of two groups makes."""
+    """Return the copy of a `nni_latency.operators.ChannelShuffle` of two groups."""
     batch, channels, *area = shapes[0]
     return (OpSpec.of("copy", [(batch, channels // 2, 2, *area)], out=shapes[0]),)
 
 
 class Split(nn.Module):
-    """Divides the channels into two halves."""
+    """Splits the channels into two halves."""
 
     def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Split."""
+        """Split the input."""
         return torch.split(inputs, inputs.shape[1] // 2, dim=1)
 
 
 def split_operators(shapes: Shapes, _: Sizes) -> tuple[OpSpec, ...]:
-    """Return the copy that a runtime makes that has no views."""
+    """Return the copy of a split in a runtime without views."""
     batch, channels, *area = shapes[0]
     return (OpSpec.of("split", shapes, dim=1, out=(batch, channels // 2, *area)),)
 
 
 def tokens_of(shape: Sequence[int]) -> int:
-    """Return how many places a tensor has besides batch and last dimension."""
+    """Return the number of tokens: the product of all dimensions but the first and last."""
     return math.prod(shape[1:-1])

@@ -1,4 +1,4 @@
-"""What is learned while kernels are measured: how good predictions would be, and which kernels come next."""
+"""Learning while kernels are measured: cross-validated scores, and the choice of the next kernels."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from nni_latency.regression import left_out
 
 Array = NDArray[np.float64]
 
-#: Kernels that are added at a time to a group: so many at least, and as a share of those that are known at most.
+#: Limit on the kernels added to a group at a time: the larger of a number and a share of the measured ones.
 _FEWEST_ADDED, _MOST_ADDED = 20, 0.5
 
 
 class GroupLearner:
-    """What is known of the kernels of one group while they are measured.
+    """Predictions and choice of kernels of one group during measuring.
 
     Parameters
     ----------
     kinds : sequence of KernelType
-        The types of the group that are measured.
+        The measured types of the group.
     sampling : Sampling
-        Which kernels are measured.
+        Number and choice of kernels.
     sampler : Sampler
-        Draws them.
+        Source of new kernels.
     """
 
     def __init__(self, kinds: Sequence[KernelType], sampling: Sampling, sampler: Sampler) -> None:
         self.kinds, self.sampling, self._sampler = tuple(kinds), sampling, sampler
         self._table = FeatureTable({kind.name: kind for kind in kinds})
-        #: What was measured when predictions were asked for last, and what was said.
-        self._said: tuple[dict[Kernel, float], Array] | None = None
+        #: Cache: the measurements at the last call of `predictions`, and its result.
+        self._cached: tuple[dict[Kernel, float], Array] | None = None
 
     def first(self) -> list[Kernel]:
-        """Return the kernels to begin with, those of all kinds in turn."""
+        """Return the initial kernels, cycling through the kinds."""
         draw = self._sampler.random if self.sampling.refinement == "random" else self._sampler.from_prior
         return in_turn([draw(kind, self._count(kind)) for kind in self.kinds])
 
     def more(self, measured: Mapping[Kernel, float]) -> list[Kernel]:
-        """Return the kernels to add, after those that were measured: none once no error is large."""
+        """Return the kernels to measure next; empty once no error is large."""
         kernels, seconds = list(measured), np.array(list(measured.values()))
         if len(kernels) < FEWEST_KERNELS:
             return []
@@ -58,10 +58,10 @@ class GroupLearner:
         return self._refined(centres, count, lambda: disagreement(self._table, kernels, seconds, self.sampling.seed))
 
     def predictions(self, measured: Mapping[Kernel, float]) -> Array:
-        """Return what the others say of every kernel [s], (n,); of too few, what was measured twice over."""
-        if self._said is None or self._said[0] != measured:
-            self._said = dict(measured), self._predictions(list(measured), np.array(list(measured.values())))
-        return self._said[1]
+        """Return leave-one-out predictions of all kernels [s], (n,); with too few kernels, twice the measured times."""
+        if self._cached is None or self._cached[0] != measured:
+            self._cached = dict(measured), self._predictions(list(measured), np.array(list(measured.values())))
+        return self._cached[1]
 
     def _predictions(self, kernels: Sequence[Kernel], seconds: Array) -> Array:
         if len(kernels) < FEWEST_KERNELS:
@@ -71,7 +71,7 @@ class GroupLearner:
         return np.asarray(seconds * np.exp(-left_out(self._table.physical(kernels), targets)))
 
     def predict(self, measured: Mapping[Kernel, float], asked: Sequence[Kernel]) -> Array:
-        """Return what those that were measured, enough of them, say of others [s], (n_asked,)."""
+        """Predict other kernels from the measured ones, of which there must be enough [s], (n_asked,)."""
         kernels, seconds = list(measured), np.array(list(measured.values()))
         return fit_model("process", self._table, kernels, seconds, self.sampling.seed).predict(self._table, asked)
 
@@ -94,12 +94,12 @@ class GroupLearner:
         return self.sampling.error_threshold
 
     def _count(self, kind: KernelType) -> int:
-        """Return how many kernels of a kind are measured in the beginning: fewer of one with few sizes."""
+        """Return the number of initial kernels of a kind, which is lower for kinds with few sizes."""
         return max(FEWEST_KERNELS, round(self.sampling.init_sample_num * min(1.0, len(kind.domains) / 5)))
 
 
 def score_groups(learners: Mapping[str, GroupLearner], measured: Mapping[str, Mapping[Kernel, float]]) -> KernelScores:
-    """Score what would be predicted of all kernels that were measured, each by the others of its group."""
+    """Score the leave-one-out predictions of all measured kernels, within their groups."""
     predicted = np.concatenate([learners[group].predictions(known) for group, known in measured.items() if known])
     seconds = np.concatenate([list(known.values()) for known in measured.values() if known])
     return KernelScores.of(predicted, seconds)
@@ -110,7 +110,7 @@ def score_tests(
     measured: Mapping[str, Mapping[Kernel, float]],
     tests: Mapping[str, Mapping[Kernel, float]],
 ) -> KernelScores | None:
-    """Score what those kernels that are learned from say of kernels that are not; None if there are none of these."""
+    """Score predictions of test kernels from the training kernels; None if there are no test kernels."""
     groups = [group for group, known in tests.items() if known and len(measured[group]) >= FEWEST_KERNELS]
     if not groups:
         return None
@@ -119,7 +119,7 @@ def score_tests(
 
 
 def in_turn(lists: Sequence[Sequence[Kernel]]) -> list[Kernel]:
-    """Put lists into one, so that any beginning of it has of each as much as of the others.
+    """Interleave lists, so that any prefix of the result has the same share of each.
 
     >>> in_turn([[1, 2, 3, 4], [5, 6]])
     [1, 5, 2, 3, 6, 4]

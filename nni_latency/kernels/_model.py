@@ -1,4 +1,4 @@
-"""What a predictor of kernels may be: features and models, and how good each is on kernels that it has not seen."""
+"""Models of kernel latency: features, candidate models, and their cross-validation."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from nni_latency.operators import Features, OpSpec, work_of
 from nni_latency.regression import Process, Rows, Trees, corrected, draw_folds, held_out, proportional
 from nni_latency.units import number_of
 
-#: Numbers that a vector unit takes at a time; work is padded to a multiple of one of these.
+#: Vector widths; work is padded to a multiple of one of these.
 LANES = (4, 8, 16, 32)
 
-#: Sizes along which vectors and tiles lie, and the area of the output.
+#: Sizes along which vectors and tiles are laid out, and the area of the output.
 _PADDED = ("CIN", "COUT", "AREA", "CHANNELS", "INNER", "COLUMNS", "TOKENS")
 
-#: Sizes by which a runtime chooses how it computes: in ONNX Runtime a depthwise convolution takes as little as a tenth
-#: if its channels are a multiple of 4, because it runs in a layout of its own then.
+#: Sizes that determine a runtime's choice of algorithm: in ONNX Runtime a depthwise convolution takes as little as a
+#: tenth if its channels are a multiple of 4, because it then runs in a special layout.
 _ALIGNED = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS")
 
-#: Activations that cost something even in registers: those with an exponential, and those of several steps.
+#: Activations with a cost even in registers: those with an exponential, and those of several steps.
 _COSTLY = (frozenset(("silu", "gelu", "sigmoid")), frozenset(("hswish", "hsigmoid")))
 
-#: Kernels whose features are remembered.
+#: Size of the cache of features.
 _REMEMBERED = 2**15
 
 Array = NDArray[np.float64]
 
-#: No prediction is less [s].
+#: Lower bound of a prediction [s].
 _LEAST = 1e-9
 
-#: The constant is at least this share of the shortest time.
+#: Lower bound of the constant term, as a share of the shortest time.
 _LEAST_CONSTANT = 0.05
 
-#: What may be learned: nn-Meter's forest, and what learns the logarithm of the time over a sum that is in proportion to
-#: the work.
+#: Candidate models: nn-Meter's forest, and models of the logarithm of the ratio of the time to a linear function of the
+#: work.
 CANDIDATES = ("forest", "boosting", "process", "blend")
 
-#: Trees of a forest and of a boosting.
+#: Number of trees of a forest, and of boosting.
 _N_FOREST, _N_BOOSTING = 50, 300
 
 
 @dataclass(frozen=True)
 class KernelModel:
-    """What was learned of the kernels of one group. Immutable.
+    """Fitted model of the kernels of one group. Immutable.
 
     Parameters
     ----------
     name : str
-        Which of `CANDIDATES`.
+        One of `CANDIDATES`.
     base : tuple of float or None
-        Seconds by term of the work; None for a forest, which tells seconds itself.
+        Seconds per term of the work; None for a forest, which predicts seconds directly.
     trees : Trees or None
-        For a forest, of nn-Meter's features, seconds; else of physical features, the logarithm of the factor on the
-        base.
+        For a forest, predicts seconds from nn-Meter's features; otherwise the logarithm of the ratio to the base, from
+        physical features.
     process : Process or None
-        The same by a Gaussian process. Where both are there, the logarithm is their mean.
+        Gaussian process of the same target. If there are both, their logarithms are averaged.
     """
 
     name: str
@@ -83,7 +83,7 @@ class KernelModel:
         return np.maximum(corrected(expected, parts, table.physical(kernels)), _LEAST)
 
     def content(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the model as plain values."""
         return {
             "name": self.name,
             "base": None if self.base is None else list(self.base),
@@ -93,12 +93,12 @@ class KernelModel:
 
     @classmethod
     def read(cls, content: Mapping[str, Any], table: FeatureTable) -> KernelModel:
-        """Make it of plain values.
+        """Restore a model from plain values.
 
         Raises
         ------
         InvalidValueError
-            If it does not go with the features of the group.
+            If it does not match the features of the group.
         """
         base = None if content["base"] is None else tuple(content["base"])
         trees = Trees.read(content["trees"]) if content["trees"] else None
@@ -146,7 +146,7 @@ def _forest(seed: int) -> Any:
 
 def _boosting(seed: int, count: int) -> Any:
     return GradientBoostingRegressor(
-        # Absolute errors, since a measurement that was disturbed is far off.
+        # Absolute error, because disturbed measurements are outliers.
         loss="absolute_error",
         n_estimators=_N_BOOSTING,
         learning_rate=0.06,
@@ -159,14 +159,14 @@ def _boosting(seed: int, count: int) -> Any:
 
 
 def fit_base(terms: Array, seconds: Array) -> Array:
-    """Fit seconds by term, none negative and the constant positive, so that ratios are near 1."""
+    """Fit seconds per term, nonnegative and with a positive constant, so that ratios are near 1."""
     return proportional(terms, seconds, _LEAST_CONSTANT)
 
 
 def predict_held_out(
     name: str, table: FeatureTable, kernels: Sequence[Kernel], seconds: Array, *, folds: int, seed: int
 ) -> Array:
-    """Predict every kernel by a model that has not seen it, (n,) [s]."""
+    """Predict every kernel by a model that was fitted without it, (n,) [s]."""
 
     def fit(known: Rows) -> Callable[[Rows], Array]:
         model = fit_model(name, table, [kernels[place] for place in known], seconds[known], seed)
@@ -176,32 +176,32 @@ def predict_held_out(
 
 
 def disagreement(table: FeatureTable, kernels: Sequence[Kernel], seconds: Array, seed: int) -> Callable[..., Array]:
-    """Return a function that says of kernels how much the trees of a forest disagree about them, times the root of the
-    time that they take: halfway between how far off each is as a ratio, and what that adds to a network.
+    """Return a function that scores how informative kernels are: the disagreement of the trees of a forest, times the
+    square root of the predicted time, a compromise between relative error and contribution to a network.
     """  # noqa: D205 - one sentence
     terms = table.terms(kernels)
     base = fit_base(terms, seconds)
     forest = RandomForestRegressor(n_estimators=30, min_samples_leaf=2, max_features=0.5, random_state=seed)
     forest.fit(table.physical(kernels), np.log(seconds) - np.log(terms @ base))
 
-    def worth(asked: Sequence[Kernel]) -> Array:
-        features = table.physical(asked).astype(np.float32)
+    def worth(candidates: Sequence[Kernel]) -> Array:
+        features = table.physical(candidates).astype(np.float32)
         answers = np.array([tree.predict(features) for tree in forest.estimators_])
-        expected = table.terms(asked) @ base * np.exp(answers.mean(axis=0))
+        expected = table.terms(candidates) @ base * np.exp(answers.mean(axis=0))
         return np.asarray(answers.std(axis=0) * np.sqrt(expected))
 
     return worth
 
 
 class FeatureTable:
-    """Makes features of the kernels of one group.
+    """Computes features of the kernels of one group.
 
     Parameters
     ----------
     kinds : mapping of str to KernelType
         The types of the group, by name.
     activations : sequence of str, optional
-        Activations that features tell apart; by default all that there are.
+        Activations with a separate feature; by default all.
     """
 
     def __init__(
@@ -224,15 +224,15 @@ class FeatureTable:
         return np.array([self._described(kernel)[0] for kernel in kernels])
 
     def terms(self, kernels: Sequence[Kernel]) -> Array:
-        """Return what a kernel costs in proportion to, (n_kernels, n_terms); the first is 1."""
+        """Return the terms of a kernel's cost, (n_kernels, n_terms); the first is 1."""
         return np.array([self._described(kernel)[1] for kernel in kernels])
 
     def physical(self, kernels: Sequence[Kernel]) -> Array:
-        """Return features that say what a machine does, (n_kernels, n_features)."""
+        """Return features that describe the load of the machine, (n_kernels, n_features)."""
         return np.array([self._described(kernel)[2] for kernel in kernels])
 
     def _described(self, kernel: Kernel) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-        """Return plain features, terms and physical features; worked out once."""
+        """Return plain features, terms and physical features; cached."""
         found = self._known.get(kernel)
         if found is None:
             found = self._describe(kernel)
@@ -248,7 +248,7 @@ class FeatureTable:
         sizes = kernel.sizes
         plain = (*(float(sizes.get(name, 0)) for name in self.names), float(whole.flops), float(whole.params))
         padded = _padded_flops(sizes, ops[0], main.flops)
-        # What runs as one reads its first input, and writes its last output.
+        # A fused kernel reads its first input and writes its last output.
         moved = float(counted[0].inputs + counted[-1].outputs)
         every = float(sum(item.inputs + item.outputs for item in counted))
         share = 1.0 if "convtranspose" in words else _share_inside(sizes)
@@ -274,7 +274,7 @@ class FeatureTable:
 
 
 def _share_inside(sizes: Mapping[str, int]) -> float:
-    """Return which share of the taps of all windows lies inside of a picture, and not in its padding.
+    """Return the share of the taps of all windows that lies inside of the image, not in its padding.
 
     >>> _share_inside({"HW": 2, "KERNEL_SIZE": 5}), round(_share_inside({"LENGTH": 7, "KERNEL_SIZE": 3}), 3)
     (0.16000000000000003, 0.905)
@@ -288,7 +288,7 @@ def _share_inside(sizes: Mapping[str, int]) -> float:
 
 
 def waste(size: int, lanes: int) -> float:
-    """Return by which share a size is padded to a multiple of `lanes`.
+    """Return the relative padding of a size to a multiple of `lanes`.
 
     >>> waste(17, 16), waste(32, 16)
     (0.8823529411764706, 0.0)
@@ -297,7 +297,7 @@ def waste(size: int, lanes: int) -> float:
 
 
 def _area(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return side and area of the output of a picture."""
+    """Return side and area of the output feature map."""
     side = -(-sizes.get("HW", 0) // _stride(sizes))
     return {"SIDE": side, "AREA": side * side}
 
@@ -307,7 +307,7 @@ def _stride(sizes: Mapping[str, int]) -> int:
 
 
 def _padded_flops(sizes: Mapping[str, int], op: OpSpec, flops: int) -> float:
-    """Return the operations with channels filled up to whole vectors."""
+    """Return the operations with channels padded to whole vectors."""
     factor = math.prod(1 + waste(sizes[name], 16) for name in ("COUT",) if name in sizes)
     if op.get("groups", 1) > 1:
         factor = 1 + waste(sizes.get("CIN", 0), 16)

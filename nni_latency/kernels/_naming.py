@@ -1,4 +1,4 @@
-"""`kernel_of`: which kernel operators make that run as one."""
+"""`kernel_of`: the kernel that fused operators form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._layers import ACTIVATIONS
 from nni_latency.operators import OpSpec, form_of, given_shapes
 
-#: Kinds of operators that do nothing.
+#: Kinds of operators without effect at inference.
 _NOTHING = ("identity", "dropout")
 
 _ACTIVATIONS = {**{kind: name for name, kind in ACTIVATIONS.items()}, "hard_swish": "hswish"}
@@ -23,17 +23,17 @@ _GATES = ("sigmoid", "hardsigmoid")
 
 
 def kernel_of(ops: Sequence[OpSpec]) -> Kernel | None:
-    """Name the kernel that operators make which run as one.
+    """Identify the kernel that fused operators form.
 
     Parameters
     ----------
     ops : sequence of OpSpec
-        The operators of one kernel in their order, as `nni_latency.operators.trace` gives them.
+        The operators of one kernel in order, as returned by `nni_latency.operators.trace`.
 
     Returns
     -------
     Kernel or None
-        None if they are none of the catalogue's. A picture that is not square counts as the square with as many pixels.
+        None if they form no kernel of the catalogue. A non-square image counts as the square one with as many pixels.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def kernel_of(ops: Sequence[OpSpec]) -> Kernel | None:
         return None
     kind, sizes = found
     batch = next((shape[0] for shape in first.input_shapes if shape), 1)
-    # Types are of one image; a kernel of several is another one, and its type says that it has no such size.
+    # Kernel types have batch size 1; the additional size marks other kernels as out of range of their type.
     extra = {"BATCH": batch} if batch > 1 else {}
     return Kernel.of(kind, **sizes, **extra)
 
@@ -59,7 +59,7 @@ Found = tuple[str, dict[str, int]]
 
 
 def _chain(first: OpSpec, rest: Sequence[OpSpec]) -> Found | None:
-    """Name an operator with what is fused behind it."""
+    """Return the kernel of an operator with others fused to its output."""
     ends = [_end_of(op) for op in rest]
     bn = bool(ends) and ends[0] == "bn"
     activations = ends[bn:]
@@ -69,38 +69,38 @@ def _chain(first: OpSpec, rest: Sequence[OpSpec]) -> Found | None:
     based = _based(first)
     if based is not None:
         base, sizes = based
-        # A normalisation that stands first is the base itself.
+        # A leading normalisation is the base.
         return (kernel_name(base, bn=bn, activation=activation), sizes)
     return None if rest else _single(first)
 
 
 def _end_of(op: OpSpec) -> str | None:
-    """Name what follows the first operator of a kernel: bn or an activation."""
+    """Return the suffix for an operator after the first: bn or an activation."""
     return "bn" if op.kind == "batch_norm" else activation_of(op)
 
 
 def activation_of(op: OpSpec) -> str | None:
-    """Name an activation as kernels do; None for any other operator."""
+    """Return the name of an activation in kernels; None for any other operator."""
     if op.kind in ("hardtanh", "clamp", "clip"):
         bounds = [op.get(name) for pair in _BOUNDS for name in pair if op.get(name) is not None]
-        # The node of an ONNX file does not say its bounds.
+        # The node of an ONNX file does not contain its bounds.
         return "relu6" if bounds in ([], [0, 6]) else None
     return _ACTIVATIONS.get(op.kind)
 
 
 def _based(op: OpSpec) -> Found | None:
-    """Name the base of a kernel and its sizes."""
+    """Return the base of a kernel and its sizes."""
     maker = _BASES.get(op.kind)
     return maker(op) if maker is not None else None
 
 
 def _square(value: Any) -> int | None:
-    """Return the one size of a window that is the same in all directions."""
+    """Return the size of a window that is equal in all directions; None for others."""
     return value if isinstance(value, int) else None
 
 
 def _side(shape: Sequence[int]) -> int:
-    """Return the side of the square with as many pixels as a picture has."""
+    """Return the side of the square image with as many pixels."""
     return max(1, round(math.sqrt(math.prod(shape[2:]))))
 
 
@@ -112,7 +112,7 @@ def _convolution(op: OpSpec) -> Found | None:
     sizes = {"CIN": shape[1], "KERNEL_SIZE": window, "STRIDES": stride}
     if op.kind == "conv1d":
         return ("conv1d", {**sizes, "LENGTH": shape[2], "COUT": op["out_channels"]}) if op["groups"] == 1 else None
-    sizes["HW"] = _side_that_counts(op, window, stride)
+    sizes["HW"] = _effective_side(op, window, stride)
     form = form_of(op)
     if form == "depthwise" and op["out_channels"] == shape[1]:
         return "dwconv", sizes
@@ -120,8 +120,8 @@ def _convolution(op: OpSpec) -> Found | None:
     return ("gconv", {**sizes, "GROUPS": op["groups"]}) if op["groups"] > 1 else ("conv", sizes)
 
 
-def _side_that_counts(op: OpSpec, window: int, stride: int) -> int:
-    """Return the side of the input; where it is not 'same'-padded, that which gives as large an output."""
+def _effective_side(op: OpSpec, window: int, stride: int) -> int:
+    """Return the side of the input; without 'same' padding, the side that gives an output of the same size."""
     side, padding = _side(op.input_shapes[0]), op.get("padding")
     if not isinstance(padding, int) or padding == (window - 1) // 2:
         return side
@@ -145,15 +145,15 @@ def _linear(op: OpSpec) -> Found:
     return ("fc", sizes) if count == 1 else ("linear", {**sizes, "TOKENS": count})
 
 
-def _picture(base: str) -> Callable[[OpSpec], Found | None]:
+def _image(base: str) -> Callable[[OpSpec], Found | None]:
     def named(op: OpSpec) -> Found | None:
-        return base, _picture_sizes(op)
+        return base, _image_sizes(op)
 
     return named
 
 
-def _picture_sizes(op: OpSpec) -> dict[str, int]:
-    """Return the sizes of a picture; tokens count as the picture with as many pixels."""
+def _image_sizes(op: OpSpec) -> dict[str, int]:
+    """Return the sizes of an image; tokens count as the image with as many pixels."""
     shape = given_shapes(op)[0]
     if len(shape) == 3:
         return {"HW": max(1, round(math.sqrt(shape[1]))), "CIN": shape[2]}
@@ -163,23 +163,23 @@ def _picture_sizes(op: OpSpec) -> dict[str, int]:
 
 
 def _row_sizes(numbers: int) -> dict[str, int]:
-    """Return the sizes of the picture that a row of numbers counts as, of one pixel unless it is long."""
+    """Return the sizes of an image with as many elements as a vector, of one pixel unless the vector is long."""
     side = math.ceil(math.sqrt(numbers / MOST_CHANNELS))
     return {"HW": side, "CIN": max(1, round(numbers / side**2))}
 
 
 def _of_two(base: str) -> Callable[[OpSpec], Found | None]:
-    """Name arithmetic of two tensors of one shape."""
+    """Match arithmetic of two tensors of one shape."""
 
     def named(op: OpSpec) -> Found | None:
         shapes = given_shapes(op)
-        return (base, _picture_sizes(op)) if len(shapes) == 2 and shapes[0] == shapes[1] else None
+        return (base, _image_sizes(op)) if len(shapes) == 2 and shapes[0] == shapes[1] else None
 
     return named
 
 
 def _product(op: OpSpec) -> Found | None:
-    """Name a product of two tensors of one shape, or of a picture and a number for each of its channels."""
+    """Match a product of two tensors of one shape, or of an image and one factor per channel."""
     small, *large = sorted(given_shapes(op), key=math.prod)
     if len(large) == 1 and len(large[0]) == 4 and small == (*large[0][:2], 1, 1) != large[0]:
         return "scale_block", {"HW": _side(large[0]), "CIN": large[0][1]}
@@ -191,24 +191,24 @@ _BASES: dict[str, Callable[[OpSpec], Found | None]] = {
     "conv2d": _convolution,
     "conv_transpose2d": _transposed,
     "linear": _linear,
-    "batch_norm": _picture("bn"),
+    "batch_norm": _image("bn"),
     "add": _of_two("add"),
 }
 
 
 def _single(op: OpSpec) -> Found | None:
-    """Name a kernel of one operator."""
+    """Return the kernel of a single operator."""
     activation = activation_of(op)
     if activation == "gelu":
         return "gelu_block", _token_sizes(op)
     if activation is not None:
-        return f"{activation}_block", _picture_sizes(op)
+        return f"{activation}_block", _image_sizes(op)
     maker = _SINGLES.get(op.kind)
     return maker(op) if maker is not None and op.input_shapes and op.input_shapes[0] else None
 
 
 def _token_sizes(op: OpSpec) -> dict[str, int]:
-    """Return the sizes of tokens; the pixels of a picture are tokens."""
+    """Return the sizes of a sequence; the pixels of an image are tokens."""
     shape = given_shapes(op)[0]
     if len(shape) == 4:
         return {"TOKENS": shape[2] * shape[3], "CIN": shape[1]}
@@ -233,7 +233,7 @@ def _pooling(op: OpSpec) -> Found | None:
 
 
 def _adaptive(op: OpSpec) -> Found | None:
-    """Name pooling to a given size by the window that it has."""
+    """Match pooling to a given size, by its effective window."""
     shape, out = op.input_shapes[0], op.get("out", op.input_shapes[0])
     sizes = {"HW": _side(shape), "CIN": shape[1]}
     if math.prod(out[2:]) == 1 and "avg" in op.kind:
@@ -243,7 +243,7 @@ def _adaptive(op: OpSpec) -> Found | None:
 
 
 def _mean(op: OpSpec) -> Found | None:
-    """Name a mean over the pixels of a picture, or over tokens."""
+    """Match a mean over the pixels of an image, or over tokens."""
     shape, over = op.input_shapes[0], op.get("dim")
     if len(shape) == 4 and over in ((2, 3), (-2, -1), (-1, -2)):
         return "globalavgpool_block", {"HW": _side(shape), "CIN": shape[1]}
@@ -251,7 +251,7 @@ def _mean(op: OpSpec) -> Found | None:
 
 
 def _concat(op: OpSpec) -> Found | None:
-    """Name a concatenation of channels; of more than four inputs, the rest counts as one."""
+    """Match a concatenation of channels; with more than four inputs, the excess ones count as one."""
     shapes = op.input_shapes
     if op.get("dim", 1) not in (1, -3) or len(shapes) < 2 or len(shapes[0]) != 4:
         return None
@@ -261,11 +261,11 @@ def _concat(op: OpSpec) -> Found | None:
 
 
 def _copy(op: OpSpec) -> Found | None:
-    """Name the copy of a channel shuffle: groups and channels of a group are exchanged in it, or were before it."""
+    """Match the copy of a channel shuffle, which transposes groups and channels or follows the transposition."""
     shape, out = op.input_shapes[0], op.get("out", ())
     if len(shape) != 5:
         return None
-    # A file has the exchange as an operator of its own, and a trace of torch the copy that it leads to.
+    # An ONNX file has the transposition as an operator, a trace of torch the resulting copy.
     channels = shape[1] * shape[2]
     is_exchange = tuple(out) == (shape[0], shape[2], shape[1], *shape[3:])
     is_copy = tuple(out) == (shape[0], channels, *shape[3:])
@@ -329,7 +329,7 @@ _SINGLES: dict[str, Callable[[OpSpec], Found | None]] = {
 
 
 def _squeeze_excite(ops: Sequence[OpSpec]) -> Found | None:
-    """Name the gate of a block: an average, two pointwise layers, and a product with what came in."""
+    """Match squeeze-and-excitation: an average, two pointwise layers, and a product with the input."""
     kinds = [op.kind for op in ops]
     if len(ops) not in (5, 6) or kinds[-1] not in ("mul", "multiply") or (len(ops) == 6 and kinds[-2] not in _GATES):
         return None

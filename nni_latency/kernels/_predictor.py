@@ -1,4 +1,4 @@
-"""`KernelPredictor`: the latency of the kernels of one group, learned from measured ones."""
+"""`KernelPredictor`: regression of the latency of the kernels of one group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
-#: Kernels that a predictor needs at least.
+#: Fewest kernels that a predictor can be fitted to.
 FEWEST_KERNELS = 10
 
 
@@ -36,7 +36,7 @@ class KernelScores(Scores):
     Parameters
     ----------
     **scores
-        What `nni_latency.estimators.Scores` has: RMSPE, shares within 5 and 10 % and others.
+        As for `nni_latency.estimators.Scores`: RMSPE, shares within 5 and 10 % and others.
     rmse : float
         Root mean square error [s].
     """
@@ -54,38 +54,38 @@ class KernelScores(Scores):
 class KernelPredictor(RegressorMixin, BaseEstimator):
     """Latency of the kernels of one group, by the best of several models in cross-validation.
 
-    "forest" is what nn-Meter [1]_ learns: a random forest of configuration, FLOPs and parameters. The others learn the
-    logarithm of the latency over a sum in proportion to the work, from features that say what a machine does with
-    the sizes, such as by which share channels are filled up to whole vectors: "boosting" by boosted trees, "process" by
-    a Gaussian process, "blend" by both.
+    "forest" is the model of nn-Meter [1]_: a random forest over configuration, FLOPs and parameters. The others predict
+    the logarithm of the ratio of the latency to a linear function of the work, from features that describe the load of
+    the machine, such as the relative padding of channels to whole vectors: "boosting" by boosted trees, "process" by a
+    Gaussian process, "blend" by both.
 
     Parameters
     ----------
     candidates : tuple of str, default=("forest", "boosting", "process", "blend")
-        Models among which the best is chosen, by the mean of the absolute logarithms of predicted over measured.
+        Candidate models; the one with the least mean absolute log error is chosen.
     n_folds : int, default=5
         Folds of the cross-validation.
     confidence : float, default=0.95
-        Level of the intervals, in (0, 1); they are conformal, from errors on kernels that a model had not seen.
+        Level of the intervals, in (0, 1); they are conformal, from cross-validation errors.
     random_state : int, default=0
-        Seed of folds and models.
+        Seed of the folds and models.
     types : mapping of str to KernelType, optional
-        Where kinds of kernels are looked up; by default the catalogue.
+        Kernel types by name; by default the catalogue.
 
     Attributes
     ----------
     group_ : str
         Group of the kernels.
     kinds_ : tuple of str
-        Kinds that it was fitted on.
+        Kinds in the training data.
     chosen_ : str
-        The model that was chosen.
+        The chosen model.
     scores_ : dict of str to KernelScores
-        By model, how well it predicts kernels that it has not seen.
+        Cross-validated scores, by model.
     held_out_ : ndarray of shape (n,)
-        What the chosen model said of every kernel without having seen it [s].
+        Cross-validated predictions of the chosen model for the training kernels [s].
     interval_factor_ : float
-        By what factor a prediction may be off, with that confidence.
+        Factor by which a prediction may be off, at that confidence.
 
     References
     ----------
@@ -119,26 +119,26 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         self.types = types
 
     def fit(self, X: Sequence[Kernel], y: ArrayLike) -> KernelPredictor:  # noqa: N803 - the name that scikit-learn gives it
-        """Learn the kernels of one group.
+        """Fit to measured kernels of one group.
 
         Parameters
         ----------
         X : sequence of Kernel
-            All of one group, at least ten.
+            Kernels of one group, at least ten.
         y : array-like of shape (n,)
             Measured latencies [s].
 
         Returns
         -------
         KernelPredictor
-            Itself.
+            The predictor itself.
 
         Raises
         ------
         InvalidValueError
-            If they are too few, of several groups, or a latency is not positive and finite.
+            If there are too few kernels, they are of several groups, or a latency is not positive and finite.
         UnknownNameError
-            If there is no such kind of kernel.
+            If a kind of kernel is unknown.
         """
         kernels, seconds = list(X), np.asarray(y, dtype=np.float64)
         self._check(kernels, seconds)
@@ -159,7 +159,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         X : sequence of Kernel
-            Of the kinds that it knows.
+            Kernels of the fitted group.
 
         Returns
         -------
@@ -169,9 +169,9 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         Raises
         ------
         NotFittedError
-            If it was not fitted.
+            Before `fit`.
         InvalidValueError
-            If a configuration is out of range, or no kernel of this kind was measured.
+            If a configuration is out of range, or a kernel is not of the fitted group.
         """
         check_is_fitted(self, "model_")
         kernels = list(X)
@@ -180,13 +180,13 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         return self.model_.predict(self.table_, kernels) if kernels else np.empty(0)
 
     def estimate_kernel(self, kernel: Kernel) -> Cost:
-        """Predict one kernel with its interval [s]; raises as `predict` does."""
+        """Predict one kernel with its interval [s]; raises the errors of `predict`."""
         value = float(self.predict([kernel])[0])
         return Cost(value, value / self.interval_factor_, value * self.interval_factor_)
 
     @property
     def cross_validation(self) -> KernelScores:
-        """How well the chosen model predicts kernels that it has not seen."""
+        """Cross-validated scores of the chosen model."""
         check_is_fitted(self, "model_")
         return self.scores_[self.chosen_]
 
@@ -200,7 +200,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
             raise InvalidValueError(f"A KernelPredictor is fitted on kernels of one group. Got {', '.join(groups)}.")
         self.group_ = groups[0]
         self.kinds_ = tuple(sorted(kind.name for kind in kinds))
-        # All kinds of the group have the same sizes, so that one that was not measured is predicted like its relatives.
+        # All kinds of a group have the same sizes, so that unmeasured kinds are predicted like the measured ones.
         known = {name: kind for name, kind in self._known_types.items() if kind.group == self.group_}
         self.table_ = FeatureTable(known, activations)
 
@@ -213,7 +213,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         return found
 
     def _held_out(self, kernels: Sequence[Kernel], seconds: Array) -> dict[str, Array]:
-        """Return by candidate what it says of kernels that it has not seen."""
+        """Return the cross-validated predictions, by candidate."""
         parts = dict.fromkeys(
             name for item in self.candidates for name in (("boosting", "process") if item == "blend" else (item,))
         )

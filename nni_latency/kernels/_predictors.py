@@ -1,4 +1,4 @@
-"""`KernelPredictors`: the predictors of all kernels of one platform, what they learned from, and costs for fusion."""
+"""`KernelPredictors`: the predictors of all kernels of one platform, with their training data; and costs for fusion."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
-#: What stands in a file in place of the name of a space.
+#: Written to files in place of the name of a space.
 CATALOGUE = "kernels"
 
-#: Costs that are remembered.
+#: Size of the cache of costs.
 _REMEMBERED = 2**15
 
 
 @dataclass(frozen=True)
 class MeasuredKernel(Cost):
-    """A kernel and what it took. Immutable.
+    """A kernel and its measured latency. Immutable.
 
     Parameters
     ----------
     value, low, high : float
         Latency and its interval [s].
     kernel : Kernel
-        What was measured.
+        The kernel.
     n_samples : int
-        Runs behind it.
+        Number of runs.
     """
 
     kernel: Kernel
@@ -67,19 +67,19 @@ class KernelPredictors(TableHeader):
     Parameters
     ----------
     predictors : mapping of str to KernelPredictor
-        By group.
+        Predictors by group.
     kernels : tuple of MeasuredKernel
-        What they were learned from.
+        Training data.
     tested : tuple of MeasuredKernel
-        Kernels that were measured in the same rounds, and never learned from.
+        Test kernels: measured in the same rounds, and not in the training data.
     constant : float, default=0.0
-        What a run of the runtime takes outside of its kernels [s]; 0 where they were timed inside.
+        Overhead of a run of the runtime outside of its kernels [s]; 0 where kernels were timed inside of networks.
     sampling : mapping
-        How kernels were chosen: `Sampling` field by field.
+        How kernels were sampled: the fields of `Sampling`.
     failures : mapping of str to str
-        Keys of kernels that could not be measured, and why.
+        Reasons of failures, by key of the kernel.
     **header
-        What `nni_latency.tables.TableHeader` takes.
+        As for `nni_latency.tables.TableHeader`.
     """
 
     space: SpaceReference = field(default_factory=lambda: SpaceReference(CATALOGUE))
@@ -96,7 +96,7 @@ class KernelPredictors(TableHeader):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of kernels that can be predicted: all of the groups."""
+        """Kinds of kernels that can be predicted: those of all groups."""
         return tuple(name for predictor in self.predictors.values() for name in predictor.table_.kinds)
 
     def estimate_kernel(self, kernel: Kernel) -> Cost:
@@ -112,7 +112,7 @@ class KernelPredictors(TableHeader):
         return self._predictor_of(kernel).estimate_kernel(kernel)
 
     def predict(self, kernels: Sequence[Kernel]) -> Array:
-        """Predict kernels [s], (n,); raises as `estimate_kernel` does."""
+        """Predict kernels [s], (n,); raises the errors of `estimate_kernel`."""
         values = np.empty(len(kernels))
         places: dict[str, list[int]] = {}
         for place, kernel in enumerate(kernels):
@@ -131,7 +131,7 @@ class KernelPredictors(TableHeader):
         )
 
     def scores(self) -> KernelScores | None:
-        """Return how well kernels are predicted that a model has not seen, all groups together."""
+        """Return the cross-validated scores, pooled over all groups."""
         weights = np.array([item.cross_validation.n for item in self.predictors.values()], dtype=np.float64)
         if not len(weights):
             return None
@@ -148,22 +148,22 @@ class KernelPredictors(TableHeader):
         return KernelScores(n=int(weights.sum()), spearman=math.nan, worst=worst, **means, **roots)
 
     def held_out(self, group: str) -> list[tuple[MeasuredKernel, float]]:
-        """Return the kernels of a group, each with what a model said of it that had not seen it [s].
+        """Return the kernels of a group, each with its prediction by cross-validation [s].
 
-        It is empty where that is not known.
+        The list is empty if these predictions are not known.
         """
         predictor = self.predictors[group]
         members = [item for item in self.kernels if item.kernel.kind in predictor.kinds_]
-        said = getattr(predictor, "held_out_", ())
-        return list(zip(members, map(float, said), strict=True)) if len(said) == len(members) else []
+        predictions = getattr(predictor, "held_out_", ())
+        return list(zip(members, map(float, predictions), strict=True)) if len(predictions) == len(members) else []
 
     def test_scores(self, shortest: float = 0.0) -> KernelScores | None:
-        """Return how well the kernels are predicted that were never learned from; None if there are none.
+        """Return the scores on the test kernels; None if there are none.
 
         Parameters
         ----------
         shortest : float, default=0.0
-            Kernels that take less [s] do not count: runtimes tell whole microseconds.
+            Kernels with shorter times [s] are excluded: many runtimes report whole microseconds.
         """
         known = [item for item in self.tested if item.kernel.kind in self.kinds and item.value >= shortest]
         if not known:
@@ -171,17 +171,19 @@ class KernelPredictors(TableHeader):
         return KernelScores.of(self.predict([item.kernel for item in known]), [item.value for item in known])
 
     def save(self, path: str | Path) -> Path:
-        """Write the predictors to a JSON file, whole or not at all."""
+        """Write the predictors to a JSON file, atomically."""
         content = {
             **self.header_content(),
             "constant": self.constant,
             "sampling": dict(self.sampling),
             "failures": dict(self.failures),
         }
-        said = {item.kernel.key: value for group in self.predictors for item, value in self.held_out(group)}
+        held_out = {item.kernel.key: value for group in self.predictors for item, value in self.held_out(group)}
         lists = {
             "predictors": (json.dumps(_content(predictor)) for predictor in self.predictors.values()),
-            "kernels": (json.dumps({**_kernel_content(item), **_said(item, said)}) for item in self.kernels),
+            "kernels": (
+                json.dumps({**_kernel_content(item), **_held_out_content(item, held_out)}) for item in self.kernels
+            ),
             "tested": (json.dumps(_kernel_content(item)) for item in self.tested),
         }
         return KERNELS.save(path, content, lists)
@@ -195,13 +197,13 @@ class KernelPredictors(TableHeader):
         path : str or Path
             The file.
         types : mapping of str to KernelType, optional
-            Types of plugins, besides those of the catalogue.
+            Types of plugins, in addition to the catalogue.
 
         Raises
         ------
         FileFormatError
             If it is absent, truncated, altered, of another kind or of a newer version, or has kernels of a plugin that
-            is not there.
+            is not installed.
         """
         known = {**kernel_types(), **(types or {})}
         return KERNELS.load(path, lambda document: cls._of_document(document, known))
@@ -236,12 +238,12 @@ def _content(predictor: KernelPredictor) -> dict[str, Any]:
 
 
 def _plain(scores: Mapping[str, float]) -> dict[str, float | None]:
-    # NaN, which JSON lacks, is the only number that differs from itself.
+    # JSON lacks NaN, the only number that differs from itself.
     return {name: value if value == value else None for name, value in scores.items()}
 
 
-def _said(item: MeasuredKernel, said: Mapping[str, float]) -> dict[str, float]:
-    return {"held_out": said[item.kernel.key]} if item.kernel.key in said else {}
+def _held_out_content(item: MeasuredKernel, held_out: Mapping[str, float]) -> dict[str, float]:
+    return {"held_out": held_out[item.kernel.key]} if item.kernel.key in held_out else {}
 
 
 def _predictor(
@@ -253,9 +255,9 @@ def _predictor(
     made.chosen_ = document.chosen
     made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
     made.interval_factor_ = document.interval_factor
-    said = [item.held_out for item in kernels if item.kind in made.kinds_]
-    if None not in said:
-        made.held_out_ = np.array(said, dtype=np.float64)
+    held_out = [item.held_out for item in kernels if item.kind in made.kinds_]
+    if None not in held_out:
+        made.held_out_ = np.array(held_out, dtype=np.float64)
     made.model_ = KernelModel.read(document.model.model_dump(), made.table_)
     return made
 
@@ -276,17 +278,17 @@ def _measured(document: MeasuredKernelDocument) -> MeasuredKernel:
 
 
 class PredictedKernels:
-    """Costs of kernels by predictors, as an estimator asks for them. Safe to use from several threads.
+    """Costs of kernels from predictors, in the form that estimators require. Thread-safe.
 
     Parameters
     ----------
     predictors : KernelPredictors
-        What predicts.
+        The predictors.
 
     Attributes
     ----------
     platform : Platform
-        Where kernels were measured.
+        Platform of the measured kernels.
     metric : str
         "latency".
     """
@@ -299,26 +301,26 @@ class PredictedKernels:
 
     @property
     def platform(self) -> Platform:
-        """Where kernels were measured."""
+        """Platform of the measured kernels."""
         return self.predictors.platform
 
     @property
     def constant(self) -> float:
-        """What a run of the runtime takes outside of its kernels [s]."""
+        """Overhead of a run of the runtime outside of its kernels [s]."""
         return self.predictors.constant
 
     def estimate_fused(self, ops: Sequence[OpSpec]) -> Estimate | None:
-        """Return the cost of operators that run as one kernel [s].
+        """Return the cost of operators that are executed as one kernel [s].
 
         Parameters
         ----------
         ops : sequence of OpSpec
-            In order, one or more.
+            One or more, in order.
 
         Returns
         -------
         Estimate or None
-            None if they are no kernel of the catalogue, no kernel of the group was measured, or the configuration is
+            None if they form no kernel of the catalogue, no kernel of the group was measured, or the configuration is
             out of range.
         """
         kernel = kernel_of(ops)

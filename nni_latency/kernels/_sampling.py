@@ -1,4 +1,4 @@
-"""Which configurations occur in known networks, and which are measured."""
+"""Sampling of kernel configurations: the prior from known networks, and the choice of configurations to measure."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from nni_latency.operators import Trace
 
 _SHIPPED = Path(__file__).with_name("prior.json")
 
-#: Operators that one kernel has at most, a gate apart.
+#: Most operators of one kernel, other than a gate.
 _LONGEST = 3
 
-#: Operators of a gate.
+#: Number of operators of a gate.
 _GATE = 6
 
-#: Ways to choose configurations after the first ones.
+#: Strategies for choosing configurations after the initial ones.
 Refinement = Literal["uncertain", "finegrained", "prior", "random"]
 
-#: Channels of a configuration near another one, as shares, as nn-Meter has them.
+#: Range of the channels near another configuration, as ratios; the values of nn-Meter.
 _NEAR = (0.4, 1.2)
 
-#: Channels of a configuration from the prior, as shares of those in a known network.
+#: Range of the channels of a configuration from the prior, as ratios to those in a known network.
 _AROUND = (0.3, 1.4)
 
-#: How often a configuration from the prior takes its channels as they are, and the rest of its sizes from another one.
+#: Probabilities that a configuration from the prior keeps its channels, and that it takes its other sizes from another.
 _KEPT, _MIXED = 0.25, 0.25
 
-#: How often a draw from the prior is one from anywhere, because networks to come have other sizes.
+#: Probability that a draw from the prior is uniform instead, because future networks have other sizes.
 _ANYWHERE = 0.2
 
-#: Candidates among which those are chosen where a model is uncertain, for each that is chosen.
+#: Size of the pool of candidates, per configuration to choose from it by uncertainty.
 _POOL = 12
 
-#: Tries to find a configuration that is new.
+#: Maximum number of attempts per new configuration.
 _TRIES = 40
 
-#: A kernel that is drawn at random is cut down to a share of the largest, between this one and all of it.
+#: Lower bound of the random share of the size limits to which a random kernel is shrunk.
 _SMALLEST = 1e-3
 
 _CHANNEL_NAMES = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS", "ROWS", "TOKENS", "LENGTH")
@@ -60,28 +60,27 @@ _CHANNEL_NAMES = ("CIN", "COUT", "CHANNELS", "INNER", "COLUMNS", "ROWS", "TOKENS
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many configurations are measured, and which; the names are nn-Meter's. Immutable.
+    """Number and choice of the configurations to measure, with the parameter names of nn-Meter. Immutable.
 
     Parameters
     ----------
     init_sample_num : int, default=200
-        Configurations of each kernel in the beginning, from the prior; of one with fewer than five sizes, in
-        proportion fewer.
+        Initial configurations of each kernel, from the prior; for one with fewer than five sizes, proportionally fewer.
     finegrained_sample_num : int, default=10
-        Configurations added for each whose error is large; half as many as are known at most.
+        Configurations added for each one with a large error; at most half the number of known ones.
     iteration : int or None, default=None
-        How often configurations are added; None for as long as the budget lasts.
+        Number of iterations that add configurations; None for as many as the budget allows.
     error_threshold : float, default=0.1
-        An error is large from here on, as a ratio.
+        Relative error above which an error is large.
     refinement : {"uncertain", "finegrained", "prior", "random"}, default="uncertain"
-        How they are chosen. "uncertain": where trees of a forest disagree and networks spend time. "finegrained":
-        around those with large errors, with 0.4 to 1.2 times their channels, as nn-Meter does. "prior": as in the
-        beginning. "random": anywhere, in the beginning too.
+        Strategy of the choice. "uncertain": where the trees of a forest disagree and networks spend time.
+        "finegrained": near those with large errors, with 0.4 to 1.2 times their channels, as in nn-Meter. "prior": like
+        the initial ones. "random": uniformly, for the initial ones too.
     seed : int, default=0
-        Seed of all draws.
+        Seed of all random draws.
     test_sample_num : int, default=0
-        Configurations of each kernel, from the prior, that are measured in the same rounds and never learned from:
-        predictors are held to them.
+        Configurations of each kernel, from the prior, that are measured in the same rounds and excluded from training:
+        the test set of the predictors.
 
     Raises
     ------
@@ -121,14 +120,14 @@ class Sampling:
 
 
 class Sampler:
-    """Draws configurations that were not drawn before. The same calls give the same ones.
+    """Samples configurations without repetition. Deterministic for a given sequence of calls.
 
     Parameters
     ----------
     prior : Prior
         Configurations that occur in networks.
     seed : int
-        Of the draws.
+        Seed of the draws.
     """
 
     def __init__(self, prior: Prior, seed: int) -> None:
@@ -136,19 +135,19 @@ class Sampler:
         self._drawn: set[Kernel] = set()
 
     def leave_out(self, kernels: Iterable[Kernel]) -> None:
-        """Never draw these."""
+        """Exclude kernels from all draws."""
         self._drawn.update(kernels)
 
     def random(self, kind: KernelType, count: int) -> list[Kernel]:
-        """Draw from all configurations that a type has."""
+        """Draw from all configurations of a type."""
         return self._new(lambda: draw_random(kind, self._generator), count)
 
     def from_prior(self, kind: KernelType, count: int) -> list[Kernel]:
-        """Draw configurations like those of known networks; at random where none is known."""
+        """Draw configurations similar to those of known networks; at random if there are none."""
         return self._new(self._prior_draw(kind), count)
 
     def near(self, kind: KernelType, centres: Iterable[Kernel], count: int) -> list[Kernel]:
-        """Draw `count` configurations around each centre, with other channels."""
+        """Draw `count` configurations near each centre, with other channels."""
         found: list[Kernel] = []
         for centre in centres:
             found += self._new(lambda kernel=centre: draw_near(kind, kernel, self._generator), count)  # type: ignore[misc]
@@ -157,16 +156,16 @@ class Sampler:
     def where(
         self, kinds: Sequence[KernelType], count: int, worth: Callable[[Sequence[Kernel]], np.ndarray[Any, Any]]
     ) -> list[Kernel]:
-        """Draw configurations of several kinds from the prior, those preferred that are worth more.
+        """Draw configurations of several kinds from the prior, weighted by `worth`.
 
         Parameters
         ----------
         kinds : sequence of KernelType
-            Of one group.
+            Kinds of one group.
         count : int
-            How many.
+            Number of configurations.
         worth : callable
-            Takes kernels, and returns an array of shape (n_kernels,), not negative.
+            Takes kernels; returns their nonnegative weights, of shape (n_kernels,).
         """
         each = max(1, _POOL * count // len(kinds))
         draws = [self._prior_draw(kind) for kind in kinds]
@@ -175,7 +174,7 @@ class Sampler:
         if not pool:
             return []
         weights = np.maximum(worth(pool), 0.0) + 1e-12
-        # The largest of weights to the power of 1/u are a weighted draw without replacement.
+        # Gumbel top-k: a weighted draw without replacement.
         order = np.argsort(-np.log(weights) - self._generator.gumbel(size=len(pool)))
         chosen = [pool[place] for place in order[:count].tolist()]
         self._drawn.update(chosen)
@@ -185,7 +184,7 @@ class Sampler:
         known, weights = self.prior.known(kind)
         if not known:
             return lambda: draw_random(kind, self._generator)
-        # Rare configurations are drawn more often than they occur, or the same few would be drawn again and again.
+        # Flatten the distribution, so that the same few frequent configurations are not drawn repeatedly.
         shares = np.sqrt(weights) / np.sum(np.sqrt(weights))
 
         def draw() -> Kernel:
@@ -208,12 +207,12 @@ class Sampler:
 
 
 def is_channels(name: str) -> bool:
-    """Whether a size is one that a network's width changes."""
+    """Whether a size scales with the width of a network."""
     return name.rstrip("0123456789") in _CHANNEL_NAMES
 
 
 def draw_random(kind: KernelType, generator: np.random.Generator) -> Kernel:
-    """Draw from all configurations that a type has, small ones as often as large ones."""
+    """Draw from all configurations of a type, uniformly on a logarithmic scale of size."""
     sizes = {name: domain.draw(generator) for name, domain in kind.domains.items()}
     return kind.snap(sizes, _SMALLEST ** generator.random())
 
@@ -226,7 +225,7 @@ def draw_near(kind: KernelType, centre: Kernel, generator: np.random.Generator) 
 def draw_around(
     kind: KernelType, known: Sequence[Kernel], shares: np.ndarray[Any, Any], generator: np.random.Generator
 ) -> Kernel:
-    """Draw a configuration like those that are known: as it is, with other channels, or with sizes of another one."""
+    """Draw a configuration similar to known ones: unchanged, with other channels, or with some sizes of another one."""
     first, second = (known[place] for place in generator.choice(len(known), size=2, p=shares))
     how = generator.random()
     sizes = first.sizes if how < _KEPT else _widened(first, _AROUND, generator)
@@ -267,7 +266,7 @@ class Prior:
     Parameters
     ----------
     counts : mapping of str to mapping of Kernel to int
-        By group, how often each kernel occurs.
+        Number of occurrences of each kernel, by group.
     """
 
     counts: Mapping[str, Mapping[Kernel, int]] = field(default_factory=dict)
@@ -276,9 +275,9 @@ class Prior:
     )
 
     def known(self, kind: KernelType) -> tuple[list[Kernel], list[float]]:
-        """Return the configurations from which a type is sampled, each with its weight; none if there are none.
+        """Return the configurations around which a type is sampled, with their weights; empty if there are none.
 
-        Those of its group, because the same sizes occur with every activation; or what the type itself brings.
+        They are those of its group, because the same sizes occur with every activation; or those of the type itself.
         """
         if kind.known:
             return [kind.snap(sizes) for sizes in kind.known], [1.0] * len(kind.known)
@@ -295,7 +294,7 @@ class Prior:
         Parameters
         ----------
         networks : iterable of Trace
-            Traced by graph, batch size 1.
+            Networks traced by graph, at batch size 1.
         """
         found: dict[str, Counter[Kernel]] = {}
         types = kernel_types()
@@ -308,12 +307,12 @@ class Prior:
 
     @functools.cached_property
     def digest(self) -> str:
-        """What tells it from other priors."""
+        """Identifies the prior."""
         lines = [f"{kernel.key} {count}" for kernels in self.counts.values() for kernel, count in kernels.items()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a JSON file, a line for each configuration."""
+        """Write the prior to a JSON file, one line per configuration."""
         groups = {
             group: {kernel.key: count for kernel, count in kernels.items()} for group, kernels in self.counts.items()
         }
@@ -325,7 +324,7 @@ class Prior:
 
     @classmethod
     def load(cls, path: str | Path) -> Prior:
-        """Read it from its file.
+        """Read a prior from its file.
 
         Raises
         ------
@@ -350,14 +349,14 @@ def _in_order(item: tuple[Kernel, int]) -> tuple[int, str]:
 
 @functools.cache
 def shipped_prior() -> Prior:
-    """Return the prior that ships: FBNet and the spaces of NNI's hub, see ``examples/kernel_prior.py``."""
+    """Return the shipped prior: FBNet and the spaces of NNI's hub, see ``examples/kernel_prior.py``."""
     return Prior.load(_SHIPPED)
 
 
 def divide(network: Trace) -> list[Kernel]:
-    """Divide a network into kernels, as most runtimes do: what follows alone on an operator is fused where it can be.
+    """Divide a network into kernels by the fusion of most runtimes: an only reader is fused to its source if possible.
 
-    What is no kernel of the catalogue is left out.
+    Operators that form no kernel of the catalogue are skipped.
     """
     followers = Counter(source for item in network.operators for source in item.sources)
     found: list[Kernel] = []
@@ -371,7 +370,7 @@ def divide(network: Trace) -> list[Kernel]:
 
 
 def _longest(network: Trace, place: int, followers: Mapping[int, int]) -> tuple[Kernel | None, int]:
-    """Return the kernel of most operators that begins at a place, and how many they are."""
+    """Return the longest kernel that begins at an operator, and its number of operators."""
     gate = [item.op for item in network.operators[place : place + _GATE]]
     kernel = kernel_of(gate) if len(gate) == _GATE else None
     if kernel is not None and kernel.kind == "se_block":

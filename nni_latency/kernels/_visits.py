@@ -1,4 +1,4 @@
-"""Visits of kernels: how and with which others they run, and how times of different visits are compared."""
+"""Visits of kernels: how they are executed and grouped, and how times of different visits are made comparable."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from nni_latency.micro_benchmarks import FEEDER
 from nni_latency.operators import Features
 from nni_latency.regression import deviation, group_means, huber_weights
 
-#: How a kernel is run: after layers that produce its input, side by side with others in one network, or as a network.
+#: How a kernel is run: after layers that produce its input, in parallel with others in one network, or standalone.
 ExecutionMode = Literal["chained", "parallel", "standalone"]
 
-#: Kernels of a network at least and at most, and the multiply-adds from which it takes no more.
+#: Fewest and most kernels of a network, and the multiply-adds at which it is full.
 _FEWEST, MOST, MOST_MACS = 4, 16, 4 * 10**8
 
-#: A plain machine, whose times say which kernels are alike: multiply-adds and bytes a second.
+#: Multiply-adds and bytes per second of a nominal machine, whose times are used to group kernels by size.
 _MACS_A_SECOND, _BYTES_A_SECOND = 3e10, 1e10
 
-#: The shortest time that is told from others [s].
+#: Lower bound of a nominal time [s].
 _SHORTEST = 1e-6
 
-#: How far kernels move among others from round to round, as a logarithm of their size.
+#: Random displacement of kernels in the order of size from round to round, as a logarithm of their size.
 _JITTER = 0.7
 
-#: Keys of the network that tells it, or of its first part, and of the rest.
+#: Keys of the network that measures the constant overhead, or of its first part, and of the rest.
 CONSTANT, BODY = "constant", "body of constant"
 
-_PICTURE, _CHANNELS = (1, 3, 224, 224), (3, 24, 48, 96, 192, 384)
+_IMAGE, _CHANNELS = (1, 3, 224, 224), (3, 24, 48, 96, 192, 384)
 
-#: What takes less was not shown by a runtime, most of which tell whole microseconds [s].
-_SHOWN = 1e-8
+#: Times below this are below the resolution of runtimes, most of which report whole microseconds [s].
+_RESOLUTION = 1e-8
 
 Array = NDArray[np.float64]
 
-#: By subject, the time of every run of a visit [s].
+#: The time of every run of a visit, by subject [s].
 Times = Mapping[str, Sequence[float]]
 
-#: Visits of a round that tell by their reference operator how fast the machine is.
+#: Fewest visits in a round from whose reference operator the machine's speed is taken.
 _ENOUGH_REFERENCES = 4
 
-#: Passes over kernels and visits; the last ones change nothing.
+#: Iterations of the robust fit over kernels and visits; it has converged by then.
 _PASSES = 40
 
 
 def execution_mode_of(runtime: Runtime) -> ExecutionMode:
-    """Return how a runtime runs kernels."""
+    """Return the execution mode of kernels on a runtime."""
     if runtime.divides:
         return "parallel"
     return "chained" if runtime.supports_layer_timing else "standalone"
 
 
 def execution_mode_of_records(records: Sequence[Record]) -> ExecutionMode:
-    """Return how kernels were run whose records these are."""
+    """Return the execution mode of the kernels in records."""
     keys = {key for record in records for key in record.subjects}
     if any(key.startswith(FEEDER) for key in keys):
         return "chained"
@@ -74,24 +74,24 @@ def execution_mode_of_records(records: Sequence[Record]) -> ExecutionMode:
 def alike(
     kernels: Sequence[Kernel], work: Callable[[Kernel], Features], generator: random.Random
 ) -> list[list[Kernel]]:
-    """Divide kernels into networks of kernels of about one size, other ones every time.
+    """Group kernels of similar size into networks, differently on every call.
 
-    A kernel of a few microseconds takes up to twice as long behind one of a millisecond as among others like it, which
-    leave caches and page tables to it. In a network, the kernels before and behind it are about as large as it is.
+    A kernel of a few microseconds takes up to twice as long after one of a millisecond as after others of its size,
+    which evict less of its caches and page tables. In a network, the kernels before and after it are of similar size.
 
     Parameters
     ----------
     kernels : sequence of Kernel
-        What is measured.
+        Kernels to measure.
     work : callable
-        Says what a kernel computes and moves.
+        Returns the work and memory traffic of a kernel.
     generator : random.Random
-        Moves kernels a little, and puts the networks in order.
+        Source of the displacement of kernels and the order of networks.
 
     Returns
     -------
     list of list of Kernel
-        Networks in random order: what changes with time is not taken for what changes with size.
+        Networks in random order, so that drift over time is not confounded with size.
     """
     places = {kernel: math.log(_size(work(kernel))) + _JITTER * generator.uniform(-1, 1) for kernel in kernels}
     networks: list[list[Kernel]] = []
@@ -112,76 +112,81 @@ def alike(
 
 
 def _size(work: Features) -> float:
-    """Return what a kernel takes on a plain machine [s]."""
+    """Return the time of a kernel on the nominal machine [s]."""
     numbers = work.inputs + work.outputs + work.params
     return max(_SHORTEST, work.macs / _MACS_A_SECOND + 4 * numbers / _BYTES_A_SECOND)
 
 
 def constant_chain(inside: bool) -> Chain:
-    """Return the network that tells what a run takes outside of its kernels.
+    """Return the network that measures the overhead of a run outside of its kernels.
 
-    One that does next to nothing runs so often that all it needs is in the caches. Where a runtime tells what its nodes
-    take, what is left of a real network is asked for: nothing runs in its first part. It takes two milliseconds, as
-    small networks do: what a run begins and ends with is out of the caches then.
+    A trivial network runs so often that all its data stays in the caches. Where a runtime reports times of nodes, the
+    overhead is instead the remainder of a real network, whose first part does nothing. The network takes two
+    milliseconds, like other small networks, which evicts the code and data of the start and end of a run from the
+    caches.
     """
     if not inside:
         return (Subject(CONSTANT, nn.ReLU, (1, 1, 1, 1), "network", CONSTANT),)
     return (
-        Subject(CONSTANT, nn.Identity, _PICTURE, "block", CONSTANT),
-        Subject(BODY, _body, _PICTURE, "block", BODY),
+        Subject(CONSTANT, nn.Identity, _IMAGE, "block", CONSTANT),
+        Subject(BODY, _body, _IMAGE, "block", BODY),
     )
 
 
 def _body() -> nn.Module:
-    """Return a network of pictures, of 0.17 G multiply-adds and 1.5 M weights."""
+    """Return a vision network of 0.17 G multiply-adds and 1.5 M weights."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(_CHANNELS):
         layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU(), nn.Conv2d(outputs, outputs, 1), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(_CHANNELS[-1], 1000))
 
 
-def shown(times: Mapping[Kernel, float]) -> dict[Kernel, float]:
-    """Leave out kernels that take no time where others of their kind do.
+def measurable(times: Mapping[Kernel, float]) -> dict[Kernel, float]:
+    """Drop kernels with no measurable time where others of their kind have one.
 
-    They are shorter than the runtime's clock tells, or part of another kernel. Of a kind that costs nothing, such as
-    dividing a tensor into views, all are kept.
+    They are below the resolution of the runtime's clock, or part of another kernel. Kinds that cost nothing, such as
+    splitting a tensor into views, are kept.
 
     Parameters
     ----------
     times : mapping of Kernel to float
-        What kernels take [s].
+        Times of kernels [s].
 
     Returns
     -------
     dict of Kernel to float
-        In the same order.
+        Measurable times, in the same order.
     """
     by_kind = defaultdict[str, list[float]](list)
     for kernel, seconds in times.items():
         by_kind[kernel.kind].append(seconds)
     usual = {kind: quantile(found, 0.5) for kind, found in by_kind.items()}
-    return {kernel: seconds for kernel, seconds in times.items() if seconds >= _SHOWN or usual[kernel.kind] < _SHOWN}
+    return {
+        kernel: seconds
+        for kernel, seconds in times.items()
+        if seconds >= _RESOLUTION or usual[kernel.kind] < _RESOLUTION
+    }
 
 
 class Speeds(ABC):
-    """What says how fast the machine was at every visit. Visits are numbered from 0 in their order."""
+    """Base of estimates of the machine's speed at every visit. Visits are numbered from 0 in order."""
 
     @abstractmethod
     def observe(self, references: Sequence[float], times: Sequence[Times]) -> None:
-        """Take in the visits of a round: what the reference operator took before each [s], and every run of a part."""
+        """Add the visits of a round: the reference operator's time before each [s], and the times of runs by part."""
 
     @abstractmethod
     def slowness(self) -> Array:
-        """Return a number for every visit in proportion to what everything took in it; nan where nothing tells."""
+        """Return a number for every visit, proportional to the times in it; nan where it is unknown."""
 
 
 class ReferenceSpeeds(Speeds):
-    """Speeds by the reference operator, which is timed before every visit: one for all visits of a round.
+    """Speeds from the reference operator, which is timed before every visit: one speed for all visits of a round.
 
     Parameters
     ----------
     statistic : float
-        The quantile that stands for all visits of a round.
+        Quantile of the reference times that represents a round.
     """
 
     def __init__(self, statistic: float) -> None:
@@ -189,8 +194,8 @@ class ReferenceSpeeds(Speeds):
         self._slowness: list[float] = []
 
     def observe(self, references: Sequence[float], times: Sequence[Times]) -> None:
-        """Take in the reference times of a round."""
-        # A reference that another process interrupts would make kernels fast, so few say nothing.
+        """Add the reference times of a round."""
+        # An interrupted reference would make kernels seem fast, so a few values are not enough.
         known = quantile(references, self._statistic) if len(references) >= _ENOUGH_REFERENCES else np.nan
         self._slowness += [known] * len(references)
 
@@ -199,12 +204,12 @@ class ReferenceSpeeds(Speeds):
         return np.array(self._slowness)
 
 
-class CompanySpeeds(Speeds):
-    """Speeds by what all parts of a network took in other visits, in other company.
+class GroupSpeeds(Speeds):
+    """Speeds from the times of all parts of a network in other visits, together with other parts.
 
-    What a part takes in a visit is its own time, times a factor of the visit. Both follow from all visits, since parts
-    meet others in every round. A single reference operator says less: what a busy host takes away differs by what a
-    kernel needs.
+    The time of a part in a visit is its usual time times a factor of the visit. Both are fitted to all visits, since
+    parts are grouped differently in every round. A single reference operator is less accurate: the slowdown of a busy
+    host depends on the resources that a kernel uses.
     """
 
     def __init__(self) -> None:
@@ -216,7 +221,7 @@ class CompanySpeeds(Speeds):
         self._known: Array | None = None
 
     def observe(self, references: Sequence[float], times: Sequence[Times]) -> None:
-        """Take in the parts of the visits of a round."""
+        """Add the parts of the visits of a round."""
         for by_key in times:
             for key, seconds in by_key.items():
                 self._part.append(self._numbers.setdefault(key, len(self._numbers)))
@@ -233,30 +238,30 @@ class CompanySpeeds(Speeds):
 
 
 def runs_by_key(record: Record) -> dict[str, list[float]]:
-    """Return the time [s] of every run of a visit by subject."""
+    """Return the time of every run of a visit by subject [s]."""
     if not record.parts:
         return {record.subjects[0]: list(record.whole)}
     return {key: [run[place] for run in record.parts] for place, key in enumerate(record.subjects)}
 
 
 def shares_by_key(record: Record) -> dict[str, list[float]]:
-    """Return the time [s] of every run by subject, such that medians add up to what the faster half of the runs took.
+    """Return the time of every run by subject [s], so that medians sum to the mean of the faster half of the runs.
 
-    The lower quartiles of the parts of a network add up to less than that of the network: each part is quick in other
-    runs. So the median of a part is brought to its mean in those runs that were quicker as a whole.
+    The lower quartiles of the parts of a network sum to less than that of the network, because each part is fast in
+    different runs. So the median of a part is scaled to its mean over the runs that were faster as a whole.
     """
     runs = np.array(record.parts)
     whole = runs.sum(axis=1)
     quick = runs[whole <= np.median(whole)].mean(axis=0)
-    brought = runs * (quick / np.median(runs, axis=0))
-    return {key: brought[:, place].tolist() for place, key in enumerate(record.subjects)}
+    scaled = runs * (quick / np.median(runs, axis=0))
+    return {key: scaled[:, place].tolist() for place, key in enumerate(record.subjects)}
 
 
 def _visit_effects(part: NDArray[np.int64], visit: NDArray[np.int64], logs: Array) -> Array:
     """Fit ``logs = of_part[part] + of_visit[visit]`` robustly; return ``of_visit`` less its median.
 
-    A visit of few parts is held to the others, as a random effect [1]_: it may be that its parts were slow, and not the
-    machine.
+    A visit of few parts is shrunk towards the others, as a random effect [1]_: its parts may have been slow rather than
+    the machine.
 
     .. [1] G. K. Robinson, "That BLUP is a Good Thing: The Estimation of Random Effects", Statistical Science, 1991.
     """
@@ -277,13 +282,13 @@ def _visit_effects(part: NDArray[np.int64], visit: NDArray[np.int64], logs: Arra
 
 
 def level_of(slowness: Array) -> float:
-    """Return the speed to which times are brought, that of the median visit; 0 where nothing tells it."""
+    """Return the machine speed to which times are normalised, that of the median visit; 0 if it is unknown."""
     known = slowness[np.isfinite(slowness)]
     return float(np.median(known)) if len(known) else 0.0
 
 
 def at_level(level: float, runs: Sequence[tuple[float, int]], slowness: Array) -> tuple[float, ...]:
-    """Return the times of runs [s] at one speed of the machine; `runs` are seconds and the number of the visit."""
+    """Normalise times of runs [s] to one machine speed; `runs` are pairs of seconds and the number of the visit."""
     return tuple(
         seconds * level / slowness[visit] if level and np.isfinite(slowness[visit]) else seconds
         for seconds, visit in runs

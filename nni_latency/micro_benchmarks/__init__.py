@@ -1,4 +1,4 @@
-"""Micro-benchmarks: 56 blocks that tell what a device is like."""
+"""Micro-benchmarks: 56 blocks that characterise a device."""
 
 import lazy_loader
 

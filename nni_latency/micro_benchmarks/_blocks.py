@@ -1,4 +1,4 @@
-"""`Block`: one block of the micro-benchmarks, described apart from its module; the predefined set and random ones."""
+"""`Block`: declarative description of a block of the micro-benchmarks; the predefined set and random blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nni_latency.micro_benchmarks import _modules as modules
 if TYPE_CHECKING:
     from torch import nn
 
-#: What makes the module of each kind of block.
+#: Factory of the module, by kind of block.
 KINDS: dict[str, Callable[..., nn.Module]] = {
     "conv": modules.convolution,
     "basic": modules.basic_block,
@@ -32,28 +32,28 @@ KINDS: dict[str, Callable[..., nn.Module]] = {
     "head": modules.head,
 }
 
-#: Kinds whose input is tokens, and no picture.
+#: Kinds whose input is tokens instead of an image.
 _OF_TOKENS = ("transformer", "relative-attention")
 
-#: Arguments that a name gives first, without saying what they are.
+#: Arguments whose values come first in a name, without a label.
 _IN_FRONT = ("channels", "out", "classes")
 
-#: Batch sizes that are tried, smallest first.
+#: Batch sizes to try, smallest first.
 BATCHES = (1, 4, 16, 64, 256)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block with the size of its input, to be measured at several batch sizes. Immutable.
+    """One block with the size of its input, for measurement at several batch sizes. Immutable.
 
     Parameters
     ----------
     kind : str
         One of `KINDS`.
     size : int
-        Side of the input picture [pixel], or number of tokens.
+        Side of the input image [pixel], or number of tokens.
     arguments : tuple of (str, int)
-        What makes the module; ``channels`` are those of the input. Use `Block.of` to give them as keywords.
+        Arguments of the factory; ``channels`` are those of the input. Use `Block.of` to pass keywords.
 
     Examples
     --------
@@ -72,12 +72,12 @@ class Block:
 
     @classmethod
     def of(cls, kind: str, size: int, **arguments: int) -> Block:
-        """Make a block from keywords."""
+        """Construct a block from keywords."""
         return cls(kind, size, tuple(arguments.items()))
 
     @property
     def name(self) -> str:
-        """Name that tells it from all others."""
+        """Unique name of the block."""
         given = dict(self.arguments)
         sizes = [str(given[key]) for key in _IN_FRONT if key in given]
         others = [f"{key}{int(value)}" for key, value in self.arguments if key not in _IN_FRONT]
@@ -89,12 +89,12 @@ class Block:
         return (batch, self.size, channels) if self.kind in _OF_TOKENS else (batch, channels, self.size, self.size)
 
     def build(self) -> nn.Module:
-        """Make its module, with random weights."""
+        """Build its module, with random weights."""
         return KINDS[self.kind](**dict(self.arguments))
 
 
-#: The predefined set: every kind small and large, wide and narrow, since sizes tell more than batch sizes do; some with
-#: channels that fill no vector of 16.
+#: The predefined set: every kind small and large, wide and narrow, because sizes are more informative than batch sizes;
+#: some with channels that are not a multiple of 16, the width of a vector.
 BLOCKS: tuple[Block, ...] = (
     Block.of("conv", 56, channels=64, out=64, kernel=3),
     Block.of("conv", 14, channels=256, out=256, kernel=3),
@@ -156,14 +156,14 @@ BLOCKS: tuple[Block, ...] = (
 
 
 def draw_blocks(count: int, seed: int = 0) -> tuple[Block, ...]:
-    """Draw random blocks, none of them in the predefined set: other channels, sizes, strides and proportions.
+    """Sample random blocks outside of the predefined set, with other channels, sizes, strides and proportions.
 
     Parameters
     ----------
     count : int
-        How many, all different.
+        Number of blocks, all different.
     seed : int, default=0
-        Seed of the draw.
+        Seed of the random generator.
     """
     generator = np.random.default_rng(seed)
     drawn: dict[Block, None] = {}
@@ -181,7 +181,7 @@ def _draw(kind: str, generator: np.random.Generator) -> Block:
 
     size = pick(7, 10, 14, 20, 28, 40, 56)
     stride = pick(1, 1, 2)
-    # Where pictures are large, networks have few channels.
+    # Large feature maps have few channels in networks.
     most = max(4, 448 // size)
     channels = 8 * int(generator.integers(2, max(3, most)))
     if kind == "transformer":

@@ -20,7 +20,7 @@ def convolution(
     groups: int = 1,
     activation: Callable[[], nn.Module] | None = nn.ReLU,
 ) -> nn.Sequential:
-    """Build a 'same'-padded convolution with normalisation and, if there is one, activation."""
+    """Build a 'same'-padded convolution with batch normalisation and an optional activation."""
     parts: list[nn.Module] = [
         nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(out),
@@ -29,16 +29,16 @@ def convolution(
 
 
 class Residual(nn.Module):
-    """A body whose input is added to its output, by way of a 1x1 convolution where the shapes differ.
+    """A body with a residual connection, which is a 1x1 convolution where the shapes differ.
 
     Parameters
     ----------
     body : nn.Module
-        What is computed.
+        The residual branch.
     channels, out : int
-        Of input and output.
+        Channels of input and output.
     stride : int
-        Of the body.
+        Stride of the body.
     """
 
     def __init__(self, body: nn.Module, channels: int, out: int, stride: int) -> None:
@@ -49,7 +49,7 @@ class Residual(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Add the input to what the body makes of it."""
+        """Add the input to the output of the body."""
         summed: torch.Tensor = self.activation(self.body(inputs) + self.shortcut(inputs))
         return summed
 
@@ -71,12 +71,12 @@ def bottleneck(channels: int, out: int, *, width: int, stride: int = 1, groups: 
 
 
 class SqueezeExcite(nn.Module):
-    """The gate of arXiv:1709.01507: channels are weighted by what their averages say.
+    """Squeeze-and-excitation (arXiv:1709.01507): scales channels by a gate computed from their averages.
 
     Parameters
     ----------
     channels, squeezed : int
-        Of the input, and between the two 1x1 convolutions.
+        Channels of the input, and between the two 1x1 convolutions.
     """
 
     def __init__(self, channels: int, squeezed: int) -> None:
@@ -87,7 +87,7 @@ class SqueezeExcite(nn.Module):
         self.expand = nn.Conv2d(squeezed, channels, 1)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Weight the channels."""
+        """Scale the channels."""
         weights = torch.sigmoid(self.expand(self.activation(self.reduce(self.pool(inputs)))))
         return inputs * weights
 
@@ -98,13 +98,13 @@ class InvertedResidual(nn.Module):
     Parameters
     ----------
     channels, out : int
-        Of input and output.
+        Channels of input and output.
     expansion : int
-        Factor on the channels inside.
+        Expansion factor of the inner channels.
     kernel, stride : int
-        Of the depthwise convolution.
+        Kernel size and stride of the depthwise convolution.
     gate : bool
-        Whether there is squeeze-and-excitation.
+        Whether to add squeeze-and-excitation.
     """
 
     def __init__(
@@ -123,28 +123,28 @@ class InvertedResidual(nn.Module):
         self.adds = channels == out and stride == 1
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Run the body; add the input where the shapes allow it."""
+        """Apply the body; add the input where the shapes allow it."""
         result: torch.Tensor = self.body(inputs)
         return inputs + result if self.adds else result
 
 
 def _split_heads(projected: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
-    """Return query, key and value, (batch, heads, count, channels per head) each, of what was projected together."""
+    """Split a joint projection into query, key and value, (batch, heads, count, channels per head) each."""
     batch, count, channels = projected.shape
     return projected.view(batch, count, 3, heads, channels // 3 // heads).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 class TransformerBlock(nn.Module):
-    """A block of an encoder with the normalisation in front (arXiv:2010.11929): attention, then two linear layers.
+    """A pre-norm encoder block (arXiv:2010.11929): attention, then two linear layers.
 
     Parameters
     ----------
     channels : int
-        Of every token.
+        Channels of a token.
     heads : int
-        Of the attention.
+        Attention heads.
     expansion : int
-        Factor on the channels between the linear layers.
+        Expansion factor of the channels between the linear layers.
     """
 
     def __init__(self, channels: int, *, heads: int, expansion: int = 4) -> None:
@@ -157,7 +157,7 @@ class TransformerBlock(nn.Module):
         self.narrow = nn.Linear(expansion * channels, channels)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Let tokens attend to each other, then change each by itself."""
+        """Apply attention across tokens, then the feed-forward layers to each token."""
         tokens = tokens + self._attend(self.before(tokens))
         changed: torch.Tensor = self.narrow(self.activation(self.widen(self.between(tokens))))
         return tokens + changed
@@ -171,18 +171,18 @@ class TransformerBlock(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    """Attention written out, with learned vectors for the distances of two tokens (arXiv:1803.02155).
+    """Unfused attention with learned relative position embeddings (arXiv:1803.02155).
 
-    There is one for the rows between them and one for the columns, as if the tokens were parts of a picture.
+    There is one embedding for the row offset and one for the column offset, as if tokens were patches of an image.
 
     Parameters
     ----------
     channels : int
-        Of every token.
+        Channels of a token.
     heads : int
-        Of the attention.
+        Attention heads.
     reach : int
-        Largest distance that has a vector of its own.
+        Largest offset with a separate embedding.
     """
 
     def __init__(self, channels: int, *, heads: int, reach: int = 14) -> None:
@@ -192,7 +192,7 @@ class RelativeAttention(nn.Module):
         self.rows, self.columns = (nn.Parameter(torch.randn(2 * reach + 1, channels // heads)) for _ in range(2))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Let tokens attend to each other, nearer ones in another way than distant ones."""
+        """Apply attention across tokens, with scores that depend on their distance."""
         batch, count, channels = tokens.shape
         query, key, value = _split_heads(self.project_in(tokens), self.heads)
         places = torch.arange(count, device=tokens.device)
@@ -209,14 +209,14 @@ class RelativeAttention(nn.Module):
 
 
 class Cell(nn.Module):
-    """Two nodes of a searched cell (arXiv:1806.09055): branches that are added up, and nodes that are joined.
+    """Two nodes of a searched cell (arXiv:1806.09055): sums of branches, and a concatenation of nodes.
 
     Parameters
     ----------
     channels : int
-        Of the input, and of every node.
+        Channels of the input, and of every node.
     branches : int
-        How many are added up in a node, the first of them a 1x1 convolution.
+        Branches summed in a node, the first of them a 1x1 convolution.
     """
 
     def __init__(self, channels: int, *, branches: int) -> None:
@@ -225,19 +225,19 @@ class Cell(nn.Module):
         self.convolve = nn.Sequential(nn.ReLU(), convolution(channels, channels, kernel=1, activation=None))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Add up, then join."""
+        """Sum the branches, then concatenate the nodes."""
         first = torch.stack([self.convolve(inputs), *[inputs] * (self.branches - 1)]).sum(0)
         second = torch.stack([first] * self.branches).sum(0)
         return torch.cat([first, second], 1)
 
 
 class ShuffleUnit(nn.Module):
-    """The unit of ShuffleNet V2 (arXiv:1807.11164): half of the channels is convolved, then all are mixed.
+    """The unit of ShuffleNet V2 (arXiv:1807.11164): convolves half of the channels, then shuffles all.
 
     Parameters
     ----------
     channels : int
-        Of input and output.
+        Channels of input and output.
     """
 
     def __init__(self, channels: int) -> None:
@@ -250,23 +250,23 @@ class ShuffleUnit(nn.Module):
         )
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Convolve one half, join, mix."""
+        """Convolve one half, concatenate, shuffle."""
         kept, changed = inputs.chunk(2, 1)
         return shuffle_channels(torch.cat([kept, self.body(changed)], 1))
 
 
 def pooling(channels: int, *, kernel: int = 3, stride: int = 1, average: bool = False) -> nn.Module:
-    """Build a 'same'-padded pooling layer with a normalisation behind it, as searched cells have them."""
+    """Build a 'same'-padded pooling layer followed by batch normalisation, as in searched cells."""
     layer = nn.AvgPool2d if average else nn.MaxPool2d
     return nn.Sequential(layer(kernel, stride, padding=kernel // 2), nn.BatchNorm2d(channels))
 
 
 def stem(channels: int, out: int, *, kernel: int, pool: bool) -> nn.Module:
-    """Build the beginning of a network: a strided convolution and perhaps a pooling layer."""
+    """Build the stem of a network: a strided convolution and an optional pooling layer."""
     first = convolution(channels, out, kernel=kernel, stride=2)
     return nn.Sequential(first, nn.MaxPool2d(3, 2, padding=1)) if pool else first
 
 
 def head(channels: int, classes: int) -> nn.Module:
-    """Build the end of a network: the average of every channel, and a linear layer."""
+    """Build the head of a network: global average pooling and a linear layer."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))

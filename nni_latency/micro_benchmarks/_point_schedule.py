@@ -1,9 +1,9 @@
-"""`PointSchedule`: which batch sizes fit into memory and budget, and blocks that are fed as in a network.
+"""`PointSchedule`: batch sizes that fit into memory and budget, and blocks timed as inside a network.
 
-Inside a network the input of a block has just been computed, and its weights were last used a whole network ago. So a
-feeder runs before every block: it writes as much memory as a small network touches between two visits of a block, which
-empties small caches and leaves in large ones what would be left there; runs a twin of the block, since a network runs
-the code of its operators again and again; then makes the block's input anew.
+Inside a network the input of a block has just been computed, and its weights were last used a whole forward pass ago.
+Therefore a feeder runs before every block. It writes as much memory as a small network touches between two visits of a
+block, which flushes small caches and leaves large ones in the state they would have; runs a twin of the block, because
+a network executes the code of its operators repeatedly; and recomputes the block's input.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from nni_latency.micro_benchmarks._blocks import Block
 from nni_latency.operators import Inputs, OpSpec, capture_operators
 from nni_latency.units import format_seconds
 
-#: A block and the batch sizes at which it is to be measured, smallest first.
+#: A block and the batch sizes at which to measure it, smallest first.
 Series = tuple[Block, tuple[int, ...]]
 
-#: Longest run of one point, and all the time spent finding points, as shares of the budget.
+#: Longest run of one point, and total time of the search for points, as shares of the budget.
 _LONGEST, _FINDING = 6e-4, 0.4
 
-#: Share of the free memory that one run may need.
+#: Share of the free memory that one run may use.
 _MEMORY = 0.5
 
-#: How often a point is measured at least.
+#: Fewest rounds in which a point is measured.
 _FEWEST_ROUNDS = 3
 
-#: With what the key of a feeder begins; that of its block follows.
+#: Prefix of the key of a feeder, followed by the key of its block.
 FEEDER = "feeder of "
 
 
 @dataclass(frozen=True)
 class Point:
-    """One block at one batch size: the number of the block, and what it is."""
+    """One block at one batch size, with the index of the block."""
 
     number: int
     block: Block
@@ -63,39 +63,39 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Name that tells it from all other points."""
+        """Unique name of the point."""
         return f"{self.block.name}-b{self.batch}"
 
     @cached_property
     def ops(self) -> tuple[OpSpec, ...]:
-        """The operators that it runs."""
+        """The operators that the block executes."""
         with torch.device("meta"):
             module, inputs = self.block.build(), torch.empty(*self.block.input_shape(self.batch))
         return tuple(op for _, op in capture_operators(module, inputs, by="graph"))
 
     @cached_property
     def chain(self) -> Chain:
-        """What runs: the feeder, and the block behind it."""
+        """The subjects to run: the feeder, then the block."""
         specification = {"block": self.block.name, "batch": self.batch, "ops": [op.as_dict() for op in self.ops]}
         return fed_chain(self.key, self.block.build, [self.block.input_shape(self.batch)], specification)
 
     @property
     def memory(self) -> int:
-        """What a run needs at least: input and output of its largest operator [byte]."""
+        """Lower bound of the memory of a run: input and output of its largest operator [byte]."""
         return max(8 * sum(math.prod(shape) for shape in op.input_shapes) for op in self.ops)
 
 
 class PointSchedule(Schedule):
-    """Larger and larger batches of every block, until memory or time end its series; then rounds over all points.
+    """Increasing batch sizes of every block, until memory or time end its series; then rounds over all points.
 
     Parameters
     ----------
     series : sequence of (Block, tuple of int)
         Blocks, each with its batch sizes, smallest first.
     protocol : Protocol
-        How to measure.
+        Measuring protocol.
     free_memory : callable
-        Returns the memory that is free now [byte]; 0 where that is not known.
+        Returns the memory that is currently free [byte]; 0 if unknown.
     """
 
     kind = "micro-benchmark"
@@ -107,39 +107,39 @@ class PointSchedule(Schedule):
         super().__init__(protocol, isolated=False)
         self._free_memory = free_memory
         points = [Point(number, block, batch) for number, (block, batches) in enumerate(series) for batch in batches]
-        # All blocks at their smallest batch first, so that a small budget still meets every kind.
+        # All blocks at their smallest batch first, so that a small budget still covers every kind.
         points.sort(key=lambda point: list(series[point.number][1]).index(point.batch))
         self._points = {point.key: point for point in points}
-        #: Points that can be measured, each with the time of its first run [s].
+        #: Points that fit, each with the time of its first run [s].
         self.found: dict[str, float] = {}
-        #: By point, the number of the round and the time [s] of every visit.
+        #: By point, the round and the time [s] of every visit.
         self.samples: dict[str, list[tuple[int, float]]] = {}
-        #: By number of a block, the point that ended its series, and why.
+        #: By index of a block, the point that ended its series, and the reason.
         self.ended: dict[int, tuple[Point, str]] = {}
         self.drift: list[float] = []
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Blocks of which no larger batch size was measured, by name, and why."""
+        """Reasons why no larger batch size was measured, by name of the block."""
         return {point.block.name: f"batch {point.batch}: {reason}" for point, reason in self.ended.values()}
 
     @property
     def share(self) -> float:
-        """Share of the budget that is spent, or of the rounds; those that tried a point do not count among these."""
+        """Share of the budget or of the rounds that was spent; rounds that tried a point do not count."""
         return max(len(self.drift) / self.protocol.rounds, self.spent / self.protocol.time_budget)
 
     @property
     def unsettled(self) -> int:
-        """How many points are not known well enough yet."""
+        """Number of points that need more visits."""
         return len(self._wanted())
 
     def next_round(self) -> list[Chain]:
-        """Return the next point to try; when all are tried, every point that is wanted, in a new order.
+        """Return the next point to try; once all are tried, the points that need more visits, in a new order.
 
         Raises
         ------
         MeasurementError
-            If no block can be run.
+            If no block can be executed.
         """
         while (point := self._untried()) is not None:
             reason = self._reason_against(point)
@@ -156,12 +156,12 @@ class PointSchedule(Schedule):
         return [self._points[key].chain for key in wanted]
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in the first run of a point, or a round."""
+        """Add the first run of a point, or a round."""
         super().observe(records)
         times = {record.subjects[-1]: quantile([run[-1] for run in record.parts], 0.5) for record in records}
         ((key, seconds), *others) = times.items()
         if key not in self.found and not others:
-            # The first run is cold in every respect and counts for the choice of batch sizes alone.
+            # The first run is cold in every respect and only serves the choice of batch sizes.
             self.found[key] = seconds
             return
         for key, seconds in times.items():
@@ -169,7 +169,7 @@ class PointSchedule(Schedule):
         self.drift.append(quantile([record.reference for record in records], 0.5))
 
     def fail(self, failure: Failure) -> None:
-        """End the series of a block, and leave out the point that failed."""
+        """End the series of a block, and exclude the point that failed."""
         super().fail(failure)
         key = failure.subject.removeprefix(FEEDER)
         point = self._points[key]
@@ -178,7 +178,7 @@ class PointSchedule(Schedule):
         self.samples.pop(key, None)
 
     def summaries(self) -> list[tuple[Point, Summary]]:
-        """Return what the samples say of every point, the drift taken out, by block and batch size."""
+        """Return the summary of every point, corrected for drift, by block and batch size."""
         level, found = self._level(), []
         for key in sorted(self.samples, key=lambda key: (self._points[key].number, self._points[key].batch)):
             taken = tuple(seconds * level / self.drift[index] for index, seconds in self.samples[key])
@@ -186,9 +186,9 @@ class PointSchedule(Schedule):
         return found
 
     def _level(self) -> float:
-        """Return the speed to which samples are brought [s of the reference operator]: that at which most were taken.
+        """Return the speed to which samples are normalised [s of the reference operator], the median over samples.
 
-        Late rounds have few points, those that are hard to know, and would else decide for all the others.
+        Late rounds have few points, those with a large spread, and would otherwise determine the level of all others.
         """
         return quantile([self.drift[index] for samples in self.samples.values() for index, _ in samples], 0.5)
 
@@ -203,7 +203,7 @@ class PointSchedule(Schedule):
         )
 
     def _reason_against(self, point: Point) -> str:
-        """Say why a point should not even be tried; empty if it should."""
+        """Return the reason not to try a point; empty if there is none."""
         if self.spent > _FINDING * self.protocol.time_budget:
             return "the time budget is spent on smaller ones"
         free = self._free_memory()
@@ -219,7 +219,7 @@ class PointSchedule(Schedule):
         return ""
 
     def _wanted(self) -> list[str]:
-        """Return the points that are not known well enough yet."""
+        """Return the points that need more visits."""
         return [key for key in self.found if not self._settled(key)]
 
     def _settled(self, key: str) -> bool:
@@ -231,17 +231,17 @@ class PointSchedule(Schedule):
 
 
 class Feeder(nn.Module):
-    """Takes the caches as the rest of a network would, and makes inputs, whatever it is given itself.
+    """Brings the caches to their state inside a network, and produces inputs; ignores its own input.
 
     Parameters
     ----------
     shapes : sequence of sequence of int
-        Of the inputs, batch first.
+        Shapes of the inputs, batch first.
     twin : nn.Module
-        A block like the one to be timed, with weights of its own.
+        A copy of the block to time, with separate weights.
     """
 
-    #: It prepares what is timed, and runs in torch whatever the runtime: compiled, nothing would be left of it.
+    #: It prepares the timed block, and runs in torch on every runtime: a compiler would eliminate it.
     native = True
 
     def __init__(self, shapes: Sequence[Sequence[int]], twin: nn.Module) -> None:
@@ -271,20 +271,20 @@ def fed_chain(
     specification: Mapping[str, Any],
     kind: Kind = "block",
 ) -> Chain:
-    """Return what a bench runs to measure a block: its feeder, and the block behind it.
+    """Return the subjects that a bench runs to measure a block: its feeder, then the block.
 
     Parameters
     ----------
     key : str
-        Of the block.
+        Key of the block.
     build : callable
-        Makes the block; it takes its inputs one by one.
+        Factory of the block, which takes its inputs as separate arguments.
     shapes : sequence of sequence of int
-        Of its inputs, batch first.
+        Shapes of its inputs, batch first.
     specification : mapping
-        What the block is.
+        Specification of the block.
     kind : {"block", "kernel", "operator"}, default="block"
-        What the block is to a store.
+        Kind of the subject in a store.
     """
     plain = tuple(tuple(shape) for shape in shapes)
     return (
@@ -294,7 +294,7 @@ def fed_chain(
 
 
 def inputs_of(shapes: tuple[tuple[int, ...], ...]) -> Any:
-    """Return what a subject says of its inputs: the shape of the only one, or tensors without data."""
+    """Return the inputs of a subject: the shape of a single one, or tensors without data."""
     return shapes[0] if len(shapes) == 1 else Inputs(tuple(torch.empty(shape, device="meta") for shape in shapes))
 
 

@@ -1,4 +1,4 @@
-"""`BenchmarkPoints`: blocks and what they took on one platform, and their file."""
+"""`BenchmarkPoints`: measured latencies of blocks on one platform, and their file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nni_latency.platforms import check_same_platform
 from nni_latency.tables import CountedDocument, HeaderDocument, SpaceReference, TableHeader, counts_content
 from nni_latency.units import number_of
 
-#: Fields of a point that stand in the file as they are.
+#: Fields of a point that are written unchanged.
 _PLAIN = ("block", "kind", "input_shape", "value", "low", "high", "n_samples")
 
 #: Name of the predefined blocks.
@@ -38,13 +38,13 @@ class BenchmarkPoint(Cost):
     block : str
         Name of the block.
     kind : str
-        Its kind.
+        Kind of the block.
     input_shape : tuple of int
-        Of its input, batch first.
+        Shape of its input, batch first.
     ops : tuple of OpSpec
-        The operators that it runs.
+        The operators that it executes.
     n_samples : int
-        Samples behind it.
+        Number of samples.
     """
 
     block: str
@@ -55,12 +55,12 @@ class BenchmarkPoint(Cost):
 
     @property
     def name(self) -> str:
-        """Name that tells it from all other points."""
+        """Unique name of the point."""
         return f"{self.block}-b{self.input_shape[0]}"
 
     @property
     def features(self) -> Features:
-        """Counts of the operators that can be counted."""
+        """Counts of the countable operators."""
         return count_operators(self.ops).features
 
 
@@ -71,11 +71,11 @@ class BenchmarkPoints(TableHeader):
     Parameters
     ----------
     points : tuple of BenchmarkPoint
-        What was measured.
+        Measured points.
     failures : mapping of str to str
         Blocks whose larger batch sizes were not measured, each with the reason.
     **header
-        What `nni_latency.tables.TableHeader` takes; the space is the set of blocks.
+        As for `nni_latency.tables.TableHeader`; the space is the set of blocks.
     """
 
     space: SpaceReference = field(default_factory=lambda: SpaceReference(BLOCK_SET))
@@ -88,17 +88,17 @@ class BenchmarkPoints(TableHeader):
 
     @property
     def workloads(self) -> list[tuple[OpSpec, ...]]:
-        """The operators of every point, which is what an `ActsEstimator` takes."""
+        """The operators of every point, as required by `ActsEstimator`."""
         return [point.ops for point in self.points]
 
     @property
     def latencies(self) -> NDArray[np.float64]:
-        """Of every point [s], of shape (n_points,)."""
+        """Latencies of the points [s], of shape (n_points,)."""
         return np.array([point.value for point in self.points])
 
     @property
     def totals(self) -> NDArray[np.float64]:
-        """ACTS, INP and FLOPs (two a multiply-add) of every point, of shape (n_points, 3)."""
+        """ACTS, INP and FLOPs (two per multiply-add) of every point, of shape (n_points, 3)."""
         counts = [point.features for point in self.points]
         return np.array([(item.acts, item.inp, item.flops) for item in counts], dtype=np.float64).reshape(-1, 3)
 
@@ -108,7 +108,7 @@ class BenchmarkPoints(TableHeader):
         return [point.block for point in self.points]
 
     def save(self, path: str | Path) -> Path:
-        """Write the points to a JSON file, whole or not at all."""
+        """Write the points to a JSON file, atomically."""
         content = {**self.header_content(), "failures": dict(self.failures)}
         return POINTS.save(path, content, {"points": (json.dumps(_content(point)) for point in self.points)})
 
@@ -129,14 +129,14 @@ class BenchmarkPoints(TableHeader):
 
     @classmethod
     def merge(cls, parts: Sequence[BenchmarkPoints]) -> BenchmarkPoints:
-        """Put points of several files together, which must be of one platform.
+        """Merge points of several files of one platform.
 
         Raises
         ------
         MismatchError
             If they are of several platforms.
         InvalidValueError
-            If there are none at all.
+            If `parts` is empty.
         """
         if not parts:
             raise InvalidValueError("There are no points to put together.")

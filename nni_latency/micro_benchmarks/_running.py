@@ -1,4 +1,4 @@
-"""`run_benchmarks`: from blocks to a file of points."""
+"""`run_benchmarks`: measures blocks and writes a file of points."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def run_benchmarks(
     overwrite: bool = False,
     **how: Unpack[MeasuringOptions],
 ) -> BenchmarkPoints:
-    """Measure blocks, each alone but as it would find the caches inside a network, and write the points.
+    """Measure blocks individually, with caches in the state of a network, and write the points.
 
-    Every block is tried at larger and larger batch sizes, until memory or the time budget end its series. Then rounds
-    over all points follow. Every visit is in the store before the next begins: the same call resumes.
+    Every block is tried at increasing batch sizes, until memory or the time budget end its series. Then rounds over all
+    points follow. Every visit is stored before the next begins: the same call resumes.
 
     Parameters
     ----------
     runtime : Runtime
-        What executes the blocks; its platform goes into the file.
+        Runtime that executes the blocks; its platform is written to the file.
     protocol : Protocol
-        How to measure; by `time_budget`, the points take a thousandth of it each at most.
+        Measuring protocol; each point takes at most about a thousandth of its `time_budget`.
     out : str or Path
-        Where the points go.
+        File of the points.
     series : sequence of (Block, tuple of int)
         Blocks, each with its batch sizes, smallest first; the predefined set by default.
     overwrite : bool, default=False
@@ -52,20 +52,20 @@ def run_benchmarks(
     Returns
     -------
     BenchmarkPoints
-        What was written.
+        The points of the file.
 
     Raises
     ------
     OutputError
         If the file or a record cannot be written.
     InvalidValueError
-        If there is a file already and `overwrite` is false, or there is no block.
+        If the file exists and `overwrite` is false, or there is no block.
     BusyError
-        If another process measures for this file.
+        If another process is measuring for this file.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
-        If no block can be run, or the runtime cannot time a block behind its feeder.
+        If no block can be executed, or the runtime cannot time a block behind its feeder.
     """
     _check(series, runtime, protocol)
     measuring = Measuring(runtime, protocol, **how)
@@ -78,7 +78,7 @@ def run_benchmarks(
 
 
 def _free_memory(runtime: Runtime) -> int:
-    """Return the memory of a GPU, or what is free of the machine's [byte]; 0 if it is not known."""
+    """Return the memory of the GPU, or the free memory of the machine [byte]; 0 if unknown."""
     whole = runtime.platform.facts.get("gpu_memory")
     return int(whole) if whole else runtime.conditions().memory_available or 0
 

@@ -1,4 +1,4 @@
-"""Lookup tables: what a space's candidates cost on one platform, and how such a table is built."""
+"""Lookup tables: costs of a space's candidates on one platform, and their construction."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Tables made without measuring: scaled, parts, merged, weighted sums, throughput, and counted memory."""
+"""Tables derived without measuring: scaled, subsets, merged, weighted sums, throughput, and counted memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Conflict = Literal["error", "first", "last", "mean"]
 
 CONFLICTS: tuple[Conflict, ...] = get_args(Conflict)
 
-#: Tables of machines whose reference networks differ by more were built at different speeds.
+#: Relative difference in the time of the reference network above which tables were built at different speeds.
 _SPEED = 0.05
 
 #: The metric of a weighted sum.
@@ -35,7 +35,7 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
     table : LookupTable
         The table.
     factor : float
-        By how much.
+        Factor of all costs.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
     if not 0 < factor < float("inf"):
         raise InvalidValueError(f"The 'factor' of a table must be a positive, finite number. Got {factor!r}.")
     slower = combination_of(table.metric).counted(factor)
-    # The reference network tells how fast the machine was, by its time.
+    # The time of the reference network measures the machine's speed.
     by = slower if table.metric in ("latency", "throughput") else 1.0
     return table.with_entries(
         lambda entry: entry.scaled(factor),
@@ -63,26 +63,26 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
 
 
 def fold_calibration(table: LookupTable) -> LookupTable:
-    """Return a table of calibration 1 whose networks cost the same: its entries are multiplied by the calibration."""
+    """Return an equivalent table with calibration 1: its entries are multiplied by the calibration."""
     return replace(_at_calibration(table, 1.0), calibration=1.0)
 
 
 def subset_table(
     table: LookupTable, *, layers: Collection[str] | None = None, choices: Collection[str] | None = None
 ) -> LookupTable:
-    """Keep some entries. The space stays the same, so the rest is missing afterwards, and `merge_tables` can add it.
+    """Keep some entries. The space is unchanged, so the others become missing, and `merge_tables` can add them.
 
     Parameters
     ----------
     table : LookupTable
         The table.
     layers, choices : collection of str, optional
-        What to keep; everything without it. Of fixed layers, named or not, all choices are kept.
+        Names to keep; by default all. Fixed layers keep all their choices, named or not.
 
     Raises
     ------
     UnknownNameError
-        If the table has no such layer or choice.
+        If the table has no layer or choice of that name.
     InvalidValueError
         If no entry is left.
 
@@ -106,24 +106,24 @@ def subset_table(
 
 
 def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error") -> LookupTable:
-    """Put tables of one space and platform together.
+    """Merge tables of one space and platform.
 
-    The first gives calibration, residency, protocol and everything else; the others give entries, at what they cost
-    there: multiplied by their calibration and divided by that of the first.
+    Calibration, residency, protocol and all other metadata are those of the first table; the others contribute entries,
+    multiplied by their calibration and divided by that of the first.
 
     Parameters
     ----------
     tables : sequence of LookupTable
-        Two at least.
+        At least two tables.
     conflict : {"error", "first", "last", "mean"}, default="error"
-        What to do about a candidate for which tables have different entries.
+        How to resolve candidates with different entries.
 
     Raises
     ------
     MismatchError
-        If the tables are of different platforms, spaces, inputs or metrics; the message says what differs.
+        If the tables differ in platform, space, input or metric; the message names the differences.
     InvalidValueError
-        If there are fewer than two, or entries disagree and `conflict` is "error".
+        If there are fewer than two tables, or entries disagree and `conflict` is "error".
 
     Examples
     --------
@@ -141,7 +141,7 @@ def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error")
     for table in tables:
         table.check_layers("Merging")
     for number, other in enumerate(tables[1:], 2):
-        _check_alike(first, other, number)
+        _check_compatible(first, other, number)
     levelled = [first, *(_at_calibration(other, first.calibration) for other in tables[1:])]
     clashes: list[str] = []
     layers = tuple(_merged_layer(index, levelled, conflict, clashes) for index in range(len(first.layers)))
@@ -165,7 +165,7 @@ def _part(layer: TableLayer, layers: Collection[str] | None, choices: Collection
     )
 
 
-def _check_alike(first: LookupTable, other: LookupTable, number: int) -> None:
+def _check_compatible(first: LookupTable, other: LookupTable, number: int) -> None:
     check_same_platform(first.platform, other.platform, f"Merging table {number} into the first")
     differences = first.space.differences(other.space)
     for name in ("metric", "input_shape"):
@@ -182,7 +182,7 @@ def _outline(layer: TableLayer) -> tuple[str, tuple[str, ...], bool, str | None]
 
 
 def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
-    """Return a table whose networks cost the same at another calibration."""
+    """Return an equivalent table with another calibration."""
     factor = combination_of(table.metric).footing(table.calibration / calibration)
     return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor))
 
@@ -197,8 +197,8 @@ def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict,
             if choice in table.layers[index].entries
         ]
         if len({(entry.low, entry.value, entry.high) for _, entry in found}) > 1:
-            said = ", ".join(f"table {number} says {entry.value:.6g}" for number, entry in found)
-            clashes.append(f"{layer.name}:{choice}: {said}")
+            values = ", ".join(f"table {number} says {entry.value:.6g}" for number, entry in found)
+            clashes.append(f"{layer.name}:{choice}: {values}")
         if found:
             entries[choice] = _resolved([entry for _, entry in found], conflict)
     failures: dict[str, str] = {}
@@ -215,8 +215,8 @@ def _resolved(entries: Sequence[Entry], conflict: Conflict) -> Entry:
 
 def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], conflict: Conflict) -> tuple[str, ...]:
     first = tables[0]
-    said = f", {len(clashes)} disagreed: {conflict} counts" if clashes else ""
-    remarks = [f"Merged from {number_of(len(tables), 'table')}{said}."]
+    disagreement = f", {len(clashes)} disagreed: {conflict} counts" if clashes else ""
+    remarks = [f"Merged from {number_of(len(tables), 'table')}{disagreement}."]
     if first.platform.device == "unknown":
         remarks.append("None of the merged tables says what device it is of; they were taken for one.")
     if any(table.residency != first.residency for table in tables):
@@ -231,25 +231,25 @@ def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], confl
 
 
 def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> LookupTable:
-    """Return the table of a weighted sum of metrics: every entry is the sum of the tables' entries times the weights.
+    """Return the table of a weighted sum of metrics: each entry is the weighted sum of the tables' entries.
 
     Parameters
     ----------
     tables : sequence of LookupTable
-        Of one space, input and platform; metrics whose costs add up over layers.
+        Tables of one space, input and platform, whose metrics are additive over layers.
     weights : sequence of float
-        One a table, in one over the SI unit of its metric: with 100 for latency and 20 for energy, 10 ms count as much
+        One per table, in the inverse SI unit of its metric: with 100 for latency and 20 for energy, 10 ms weigh as much
         as 50 mJ.
 
     Returns
     -------
     LookupTable
-        Of the metric ``weighted``. What small networks save does not count.
+        A table of the metric ``weighted``, without residency.
 
     Raises
     ------
     InvalidValueError
-        If there are fewer than two tables, a weight is not positive, or a metric does not add up.
+        If there are fewer than two tables, a weight is not positive, or a metric is not additive.
     MismatchError
         If the tables differ in space, input, platform or candidates.
 
@@ -287,7 +287,7 @@ def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> Loo
 
 
 def _weighed(layers: Sequence[TableLayer], weights: Sequence[float]) -> TableLayer:
-    """Return a layer with the candidates that all tables know."""
+    """Return a layer with the candidates that have an entry in all tables."""
     entries = {}
     for choice, entry in layers[0].entries.items():
         parts = [layer.entries.get(choice) for layer in layers]
@@ -299,17 +299,16 @@ def _weighed(layers: Sequence[TableLayer], weights: Sequence[float]) -> TableLay
 
 
 def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTable:
-    """Count the memory of every candidate of a plan.
+    """Count the memory of every candidate of a plan, without a device.
 
     Parameters
     ----------
     plan : MeasurePlan
-        What to count.
+        Candidates to count.
     metric : {"parameter_memory", "activation_memory"}
-        Bytes of parameters and buffers; or the most that the tensors of a candidate take at the same time, its input
-        and output included.
+        Bytes of parameters and buffers; or the peak bytes of a candidate's live tensors, its input and output included.
     platform : Platform
-        For which precision, and what the table says where it is from.
+        Determines the precision, and is recorded in the table.
 
     Returns
     -------
@@ -318,9 +317,9 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
     Raises
     ------
     InvalidValueError
-        If the metric is neither.
+        If the metric is not one of these.
     MeasurementError
-        If a candidate cannot be made or run.
+        If a candidate cannot be built or executed.
     """
     if metric not in COUNTED_METRICS:
         raise InvalidValueError(f"Counted are {' and '.join(COUNTED_METRICS)}. Got {metric!r}.")
@@ -342,12 +341,12 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
 
 
 def as_throughput(table: LookupTable) -> LookupTable:
-    """Turn a table of latencies into one of throughput: the batch size over the latency [1/s].
+    """Convert a table of latencies to throughput: the batch size over the latency [1/s].
 
     Raises
     ------
     InvalidValueError
-        If it is a table of another metric.
+        If the table has another metric.
     """
     if table.metric != "latency":
         raise InvalidValueError(f"Only latencies become throughput. The table is one of {table.metric}.")
@@ -357,7 +356,7 @@ def as_throughput(table: LookupTable) -> LookupTable:
 
 
 def _count(metric: str, module: Any, inputs: Any) -> int:
-    # Asked of the room and not imported from it: only then does it load torch.
+    # Accessed through the package and not imported from it, so that torch is loaded only here.
     if metric == "parameter_memory":
         return measurement.parameter_memory(module)
     return measurement.activation_memory(module, inputs)
@@ -365,10 +364,10 @@ def _count(metric: str, module: Any, inputs: Any) -> int:
 
 @contextlib.contextmanager
 def _naming(what: str, layer: str, name: str) -> Iterator[None]:
-    """Say which candidate it was that failed."""
+    """Name the candidate in any error that it raises."""
     try:
         yield
-    except Exception as error:  # code of others may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise MeasurementError(f"Cannot {what} {layer}:{name}: {type(error).__name__}: {error}") from error
 
 

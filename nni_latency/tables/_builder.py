@@ -1,4 +1,4 @@
-"""The builder of lookup tables, and deriving a table again from the raw samples of its campaign."""
+"""Building of lookup tables, and rebuilding of a table from the raw samples of its campaign."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def build_table(
 ) -> LookupTable:
     """Measure every candidate, or every operator, of a plan in context and write the table.
 
-    Each round runs whole networks that together hold every candidate of every layer once, and times every layer inside
-    them. A runtime that compiles whole networks is timed from the outside, and the entries are solved for. Of a space
-    without layers, every operator is timed inside the networks of the plan. Every visit is in the store before the next
-    begins: a build that is stopped at any moment is resumed by the same call.
+    Each round runs whole networks that together contain every candidate of every layer once, and times every layer
+    inside them. On a runtime that compiles whole networks, these are timed end to end, and the entries are solved for.
+    For a space without layers, every operator is timed inside the networks of the plan. Every visit is stored before
+    the next begins: after an interruption at any moment, the same call resumes.
 
     Parameters
     ----------
@@ -56,39 +56,37 @@ def build_table(
         What to measure: the candidates of layers, or networks that cover the operators of a space; see
         `nni_latency.spaces.operator_plan`.
     runtime : Runtime
-        What executes it; its platform goes into the table.
+        Runtime that executes the networks; its platform is written to the table.
     protocol : Protocol
-        How to measure.
+        Measuring protocol.
     out : str or Path
-        Where the table goes.
+        File of the table.
     metric : {"latency", "throughput", "energy", "power"}, default="latency"
-        What the table holds of what was measured. Energy [J] and power [W] need a meter among ``meters``; a table of
-        operators holds latency or energy.
+        Metric of the table. Energy [J] and power [W] need a meter among ``meters``; a table of operators holds latency
+        or energy.
     overwrite : bool, default=False
         Replace a finished table.
     **how
-        Where records are kept and what is told meanwhile: ``store``, ``fresh``, ``on_progress``, ``on_start`` and
-        ``meters`` of `Measuring`.
+        Store and callbacks: ``store``, ``fresh``, ``on_progress``, ``on_start`` and ``meters`` of `Measuring`.
 
     Returns
     -------
     LookupTable
-        The table that was written.
+        The table of the file.
 
     Raises
     ------
     OutputError
         If the table or a record cannot be written.
     InvalidValueError
-        If there is a table already and `overwrite` is false, the budget is too small for one round, the metric is
-        another one or needs a meter, or the attributes of an operator do not fit its kind.
+        If the file exists and `overwrite` is false, the budget is too small for one round, the metric is not supported
+        or needs a meter, or the attributes of an operator do not match its kind.
     BusyError
-        If another process builds this table.
+        If another process is building this table.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
-        If no candidate of a layer can be run, the clock does not work, or the runtime has no operators that could be
-        timed.
+        If no candidate of a layer can be executed, the clock does not work, or the runtime cannot time operators.
     """
     measuring = Measuring(runtime, protocol, **how)
     if isinstance(plan, OperatorPlan):
@@ -114,19 +112,19 @@ def _check_candidates(plan: MeasurePlan, metric: str) -> None:
         )
     for layer in plan.layers:
         for candidate in layer.candidates.values():
-            # What does not fit its kind is reported now, and not after all the measuring.
+            # Raise for operators whose attributes do not match their kind before measuring.
             features_of(candidate.op)
 
 
 def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False) -> LookupTable:
-    """Write a table that was not measured here, and return it.
+    """Write a table that was not measured, and return it.
 
     Raises
     ------
     OutputError
-        If it cannot be written.
+        If the file cannot be written.
     InvalidValueError
-        If there is a table already and `overwrite` is false.
+        If the file exists and `overwrite` is false.
     """
     check_new(Path(out), overwrite=overwrite)
     table.save(out)
@@ -134,7 +132,7 @@ def write_table(table: LookupTable, out: str | Path, *, overwrite: bool = False)
 
 
 def _layers_table(plan: MeasurePlan, measuring: Measuring, metric: str) -> LookupTable:
-    """Time the candidates inside whole networks, and read what these draw."""
+    """Time the candidates inside whole networks, and read the meters if the metric needs them."""
     schedule = LayerSchedule(plan, measuring.protocol, isolated=measuring.benches.isolated)
     measured = measuring.run(schedule, plan_content(plan))
     table = table_of(schedule, measuring.runtime.platform)
@@ -157,7 +155,7 @@ def _operators_table(plan: OperatorPlan, measuring: Measuring, metric: str) -> L
 
 
 def table_of(schedule: LayerSchedule, platform: Platform) -> LookupTable:
-    """Derive the table of what a schedule has observed."""
+    """Derive the table from the observations of a schedule."""
     return summarise(
         schedule.plan,
         platform,
@@ -169,7 +167,7 @@ def table_of(schedule: LayerSchedule, platform: Platform) -> LookupTable:
 
 
 def plan_content(plan: MeasurePlan) -> dict[str, Any]:
-    """Say what a campaign measures of a plan."""
+    """Return the content of a campaign over a plan."""
     candidates = [
         [layer.name, {name: candidate.op.op_key for name, candidate in layer.candidates.items()}]
         for layer in plan.layers
@@ -183,16 +181,16 @@ def rebuild_table(table: LookupTable, plan: Callable[[], MeasurePlan], store: St
     Parameters
     ----------
     table : LookupTable
-        Names its campaign.
+        Table that names its campaign.
     plan : callable
-        Makes the measure plan of the table's space; it is not called for a table of operators.
+        Returns the measure plan of the table's space; not called for a table of operators.
     store : Store
-        Where the records are.
+        Store of the records.
 
     Returns
     -------
     LookupTable
-        Of the same metric, by today's statistics.
+        A table of the same metric, by the current statistics.
 
     Raises
     ------
@@ -224,7 +222,7 @@ def _campaign_of(table: LookupTable, store: Store) -> StoredCampaign:
 
 
 def _rebuilt_operators(campaign: StoredCampaign, table: LookupTable) -> LookupTable:
-    """Make a table of operators again; what was not measured stays as in the earlier table."""
+    """Rebuild a table of operators; metadata that was not measured is taken from the earlier table."""
     order = [json.dumps(dict(network.sample)) for network in table.networks]
     keys = sorted(campaign.subjects, key=lambda key: order.index(key) if key in order else len(order))
     schedule = NetworkSchedule([], campaign.header.protocol)

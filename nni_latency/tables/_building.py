@@ -1,4 +1,4 @@
-"""What all builders of tables and points share: one writer of a file, one campaign in a store, one way to finish."""
+"""Shared parts of the builders of tables and points: exclusive output files, campaigns in a store, and finishing."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from nni_latency.tables._header import TableHeader
 from nni_latency.tables._plan import SpaceReference
 from nni_latency.units import format_percent, number_of
 
-#: Where records are kept: a store, the URL or file of one, or None for the user's own.
+#: Location of records: a store, its URL or file, or None for the user's default.
 StoreSource = Store | str | None
 
-#: Something whose fields `conditions`, `remarks` and `campaign` say how it was measured.
+#: A result with the fields `conditions`, `remarks` and `campaign`, which record how it was measured.
 Result = TypeVar("Result", bound=TableHeader)
 
 
-#: By which name the content of a campaign tells its meters.
+#: Key of the meters in the content of a campaign.
 METERS = "meters"
 
-#: A meter that shows less work than this share of its power may be another's.
+#: Share of the power due to the work below which a meter may measure another device.
 _LEAST_NET = 0.02
 
-#: Metrics that a meter of energy gives.
+#: Metrics that require an energy meter.
 METERED = ("energy", "power")
 
 
 def check_metered(metric: str, meters: Sequence[Meter]) -> None:
-    """Raise `InvalidValueError` if a metric needs a meter and there is none."""
+    """Raise `InvalidValueError` if a metric requires an energy meter and there is none."""
     if metric in METERED and not any(meter.metric == "energy" for meter in meters):
         raise InvalidValueError(
             f"The metric {metric!r} needs a meter of energy: meters=(load_meter('rapl'),), or an assumed power: "
@@ -60,13 +60,13 @@ def check_metered(metric: str, meters: Sequence[Meter]) -> None:
 
 
 def check_new(target: Path, *, overwrite: bool = False) -> None:
-    """Raise `InvalidValueError` if there is a file already that may not be replaced."""
+    """Raise `InvalidValueError` if a file exists and must not be replaced."""
     if target.exists() and not overwrite:
         raise InvalidValueError(f"{str(target)!r} exists. Choose another file, or replace it: overwrite=True.")
 
 
 def as_store(source: StoreSource) -> Store:
-    """Return a store as it is, or open the one that is named."""
+    """Return a store unchanged, or open it by name."""
     return source if isinstance(source, Store) else open_store(source)
 
 
@@ -83,29 +83,29 @@ class MeasuringOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Measuring:
-    """How builders measure. Immutable.
+    """Measuring options of builders. Immutable.
 
     Parameters
     ----------
     runtime : Runtime
-        What executes what is measured.
+        Runtime that executes the subjects.
     protocol : Protocol
-        How it is measured.
+        Measuring protocol.
     store : Store, str or None, default=None
-        Where every visit is kept before the next begins: a store, or the URL or file of one; by default the user's own.
-        What it has of the same campaign is not measured again.
+        Store that receives every visit before the next begins: a store, or its URL or file; by default the user's.
+        Visits that it holds of the same campaign are not repeated.
     fresh : bool, default=False
-        Measure again all the same.
+        Ignore the stored visits and measure again.
     on_progress : callable, optional
         Called with a `Progress` after every round.
     on_start : callable, optional
-        Called with the number of rounds that the store has, once everything is checked.
+        Called with the number of rounds in the store, once everything is checked.
     meters : sequence of Meter, default=()
-        What is read besides the clock.
+        Meters to read in addition to the clock.
     timer : callable, default=time.perf_counter
-        Tells how much of the budget is spent [s].
+        Clock of the time budget [s].
     wait : float, default=0.0
-        How long to wait for another process that measures the same [s].
+        Time to wait for another process that measures the same [s].
     """
 
     runtime: Runtime
@@ -120,29 +120,29 @@ class Measuring:
 
     @property
     def benches(self) -> Benches:
-        """What opens benches."""
+        """Factory of benches."""
         return self.runtime.benches(self.meters)
 
     def run(self, schedule: Schedule, content: Mapping[str, Any]) -> Measured:
-        """Measure what a schedule asks for, as far as the store does not have it.
+        """Measure a schedule, resuming from the store.
 
         Raises
         ------
         BusyError
-            If another process measures the same.
+            If another process is measuring the same.
         OutputError
-            If nothing can be kept.
+            If the store cannot be written.
         MismatchError
-            If runtime and protocol differ in threads.
+            If runtime and protocol differ in the number of threads.
         MeasurementError
-            If what must run cannot be run, or the clock does not work.
+            If a required subject cannot be executed, or the clock does not work.
         InvalidValueError
             If the budget is too small for one round.
         """
         self.protocol.check_threads(self.runtime.platform.threads)
         store, benches = as_store(self.store), self.benches
         if self.meters:
-            # What was read decides what can be derived, and how long a visit is.
+            # The meters determine which metrics can be derived, and the length of a visit.
             content = {**content, METERS: [meter.description for meter in self.meters]}
         header = CampaignHeader(schedule.kind, content, benches.platform, schedule.protocol)
         with store.campaign(header, fresh=self.fresh, wait=self.wait) as log:
@@ -154,7 +154,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the results of a campaign say about how they were measured."""
+    """How the results of a campaign were measured."""
 
     campaign: str
     conditions: Mapping[str, Any]
@@ -163,13 +163,13 @@ class Measured:
 
     @classmethod
     def of(cls, campaign: CampaignLog | StoredCampaign) -> Measured:
-        """Read it off the records of a campaign."""
+        """Collect it from the records of a campaign."""
         networks = {record.subjects: record.fallbacks for record in campaign.records}
         records = tuple(campaign.records)
         return cls(campaign.identifier, dict(campaign.conditions), summarise_fallbacks(networks), records)
 
     def mark(self, result: Result) -> Result:
-        """Write into a table or a set of points which campaign it came from, what fell back, and the conditions."""
+        """Add the campaign, its fallbacks and its conditions to a table or a set of points."""
         known = (*result.remarks, *self.fallbacks)
         fields: dict[str, Any] = {"campaign": self.campaign, "remarks": known}
         if set(self.conditions) >= {"before", "after"}:
@@ -179,7 +179,7 @@ class Measured:
         return replace(result, **fields)
 
     def _metered(self, before: Conditions, after: Conditions) -> Iterator[str]:
-        """Say what read the energy, what is left of it without idle power, and which windows were disturbed."""
+        """Describe the meter, the share of energy that is net of idle power, and disturbed windows."""
         powers = [watts for record in self.records for watts in record.samples.get("power", ())]
         if not powers or before.meter_assumption:
             return
@@ -200,14 +200,14 @@ class Measured:
 
 @contextlib.contextmanager
 def new_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
-    """Hold a file that is to be written, so that no other process writes it meanwhile.
+    """Reserve a file for writing, so that no other process writes it meanwhile.
 
     Raises
     ------
     OutputError
-        If it could not be written.
+        If it cannot be written.
     InvalidValueError
-        If there is one already and `overwrite` is false.
+        If it exists and `overwrite` is false.
     BusyError
         If another process is writing it.
     """
@@ -218,7 +218,7 @@ def new_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def space_content(space: SpaceReference, input_shape: tuple[int, ...], what: Any) -> dict[str, Any]:
-    """Say what a campaign measures of a space, as plain values."""
+    """Return the content of a campaign over a space, as plain values."""
     return {
         "space": space.as_dict(),
         "input_shape": list(input_shape),

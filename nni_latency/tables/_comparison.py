@@ -1,4 +1,4 @@
-"""`TableComparison`: two tables side by side, candidate by candidate."""
+"""`TableComparison`: two tables compared candidate by candidate."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from nni_latency.tables._lookup_table import LookupTable
 
 @dataclass(frozen=True)
 class TableComparison:
-    """What two tables say about the same candidates. Immutable.
+    """Costs of the same candidates in two tables. Immutable.
 
     Parameters
     ----------
     first, second : LookupTable
-        The tables, with their calibration multiplied in.
+        The tables, with their calibration folded in.
     costs : mapping of str to mapping
-        ``{layer: {choice: (cost in the first, cost in the second)}}`` of the candidates that both have; of tables of
+        ``{layer: {choice: (cost in the first, cost in the second)}}`` of the candidates in both; for tables of
         operators by kind and key.
     only_first, only_second : tuple of (str, str)
-        Layer and choice of candidates that one alone has.
+        Layer and choice of candidates in only one table.
     differences : tuple of str
-        What else differs: space, platform, input.
+        Other differences: space, platform, input.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class TableComparison:
 
     @property
     def ratios(self) -> dict[str, dict[str, float]]:
-        """Cost in the second table over that in the first, by layer and choice, where neither is zero."""
+        """Ratio of the costs, second to first, by layer and choice, where neither is zero."""
         return {
             layer: {choice: b / a for choice, (a, b) in costs.items() if a > 0 and b > 0}
             for layer, costs in self.costs.items()
@@ -63,12 +63,12 @@ class TableComparison:
 
     @property
     def ratio(self) -> float:
-        """Median ratio of all candidates; nan where none has a cost in both."""
+        """Median ratio of all candidates; nan without common candidates of positive cost."""
         return statistics.median(self._all) if self._all else math.nan
 
     @property
     def spread(self) -> float:
-        """By how much the ratios differ: the middle nine tenths lie within the median times or over 1 + this."""
+        """Spread s of the ratios: nine tenths lie within the median times or divided by 1 + s."""
         if len(self._all) < 2:
             return 0.0
         logs = sorted(abs(math.log(ratio / self.ratio)) for ratio in self._all)
@@ -76,7 +76,7 @@ class TableComparison:
 
     @property
     def spearman(self) -> float:
-        """Rank correlation of the costs of all candidates; nan with fewer than three, or where all are alike."""
+        """Rank correlation of the costs of all candidates; nan with fewer than three, or if all are equal."""
         pairs = [pair for row in self.costs.values() for pair in row.values()]
         firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
         if len(pairs) < 3 or len(set(firsts)) == 1 or len(set(seconds)) == 1:
@@ -85,12 +85,12 @@ class TableComparison:
 
 
 def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
-    """Compare two tables. They may be of different platforms; that is what a comparison is for.
+    """Compare two tables, which may be of different platforms.
 
     Parameters
     ----------
     first, second : LookupTable
-        Tables of one metric, with candidates in common by layer and name.
+        Tables of one metric, with common candidates by layer and name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the file of a table holds besides its header: entries of candidates and operators, layers, whole networks."""
+"""Content of a table besides its header: entries of candidates and operators, layers, whole networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.operators import Features, OpSpec, work_of
 from nni_latency.tables._plan import PlanLayer
 
-#: Kind of an operator from elsewhere that is only known by its name.
+#: Kind of an imported operator of which only the name is known.
 UNKNOWN = "unknown"
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -57,7 +57,7 @@ class Entry(Cost):
 
     @property
     def features(self) -> Features | None:
-        """Features of the operator; None where it is not known, or of a kind that cannot be counted."""
+        """Features of the operator; None if it is unknown, or of a kind that cannot be counted."""
         if self.op is None:
             return None
         features, counted = work_of(self.op)
@@ -124,7 +124,7 @@ class TableLayer:
         return iter(self.entries)
 
     def __getitem__(self, choice: str) -> Entry:
-        """Return the entry of one candidate; `UnknownNameError` if it has none."""
+        """Return the entry of one candidate; raise `UnknownNameError` if it has none."""
         if choice not in self.entries:
             raise UnknownNameError.of(f"entry of {self.name!r}", choice, list(self.entries))
         return self.entries[choice]
@@ -138,7 +138,7 @@ class TableLayer:
     def of_plan(
         cls, layer: PlanLayer, entries: Mapping[str, Entry] = _NONE, failures: Mapping[str, str] = _NONE
     ) -> TableLayer:
-        """Make the layer of a plan; what has failed has no entry, even if it was measured before."""
+        """Build the layer of a plan; failed candidates have no entry, even if they were measured before."""
         kept = {choice: entry for choice, entry in entries.items() if choice not in failures}
         return cls(layer.name, tuple(layer.candidates), kept, layer.searched, layer.default, dict(failures))
 
@@ -172,12 +172,12 @@ class MeasuredNetwork(Cost):
             raise InvalidValueError(f"The costs of a network must be positive and finite. Got {self}.")
 
     def scaled(self, factor: float) -> MeasuredNetwork:
-        """Return the same network at costs that are `factor` times as large."""
+        """Return the same network with costs scaled by `factor`."""
         return replace(super().scaled(factor), entries=factor * self.entries)
 
 
 def operator_name(place: str, choice: str) -> str:
-    """Return what a file of another project calls an operator, from the two parts in which formats read it.
+    """Return the name of an operator in a file of another project, from the two parts that formats read.
 
     Examples
     --------
@@ -190,9 +190,9 @@ def operator_name(place: str, choice: str) -> str:
 
 
 def named_operators(rows: Iterable[tuple[str, Entry]]) -> tuple[Entry, ...]:
-    """Make entries of operators from those of a file by their names; what several names mean gets their mean.
+    """Convert entries by names of a file to entries of operators; entries with equal operators are averaged.
 
-    An operator that is not known has the kind `UNKNOWN` and its name as an attribute.
+    An unknown operator gets the kind `UNKNOWN`, with its name as an attribute.
     """
     found: dict[OpSpec, list[tuple[str, Entry]]] = {}
     for name, entry in rows:

@@ -1,4 +1,4 @@
-"""`TableHeader`: what every kind of table says about its numbers, in the program and in the file."""
+"""`TableHeader`: metadata common to all kinds of tables, in the program and in files."""
 
 from __future__ import annotations
 
@@ -20,53 +20,52 @@ from nni_latency.tables._machine import Residency
 from nni_latency.tables._plan import SpaceReference
 from nni_latency.units import METRIC_UNITS, check_metric
 
-#: An argument of a space; a list for a tuple.
+#: An argument of a space, with lists in place of tuples.
 Argument = bool | int | float | str | None | list[JsonValue]
 
-#: Fields that stand in the file as they are.
+#: Fields that are written unchanged.
 _PLAIN = ("rounds", "duration", "calibration", "network_error", "campaign")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableHeader:
-    """What the numbers of a table are, where they are from and how they were taken. Immutable.
+    """Meaning, origin and measuring conditions of the numbers of a table. Immutable.
 
     Parameters
     ----------
     space : SpaceReference
-        Which space or set of blocks was measured.
+        Space or set of blocks that was measured.
     platform : Platform
-        Where.
+        Platform of the measurements.
     metric : str, default="latency"
-        What; its SI unit is in `nni_latency.units.METRIC_UNITS`.
+        Measured metric; its SI unit is in `nni_latency.units.METRIC_UNITS`.
     protocol : Protocol or None
-        How; None for numbers from elsewhere.
+        Measuring protocol; None for imported numbers.
     rounds : int, default=0
-        Rounds that were measured.
+        Number of measured rounds.
     duration : float, default=0.0
         Time spent measuring [s].
     calibration : float, default=1.0
-        Factor on the sum of entries.
+        Factor of the sum of entries.
     residency : Residency or None
-        What small networks save because their data stay in the cache, for the calibrated sum.
+        Saving of small networks whose data stay in the cache, for the calibrated sum.
     network_error : float or None
-        By how much whole networks differ from what the table says of them, beyond chance in the samples: a standard
-        deviation as a share.
+        Relative standard deviation of whole networks from the table's predictions, beyond the sampling error.
     drift : tuple of float
         Median time of the reference operator in every round [s].
     conditions : mapping
-        What the machine was like before and after, as ``{"before": {...}, "after": {...}}``.
+        Conditions of the machine before and after, as ``{"before": {...}, "after": {...}}``.
     remarks : tuple of str
-        What was unstable while it was measured, and what to do about it.
+        Instabilities during measuring, with remedies.
     campaign : str or None
-        The measuring campaign in the database from which the table was derived.
+        Campaign in the database from which the table was derived.
     package_version : str or None
-        Version of nni_latency that made it: this one by default; None where a file does not say.
+        Version of nni_latency that made the table: this one by default; None where a file does not state it.
 
     Raises
     ------
     InvalidValueError
-        If the metric is not known, or the calibration not a positive, finite number.
+        If the metric is unknown, or the calibration is not a positive, finite number.
     """
 
     space: SpaceReference
@@ -91,11 +90,11 @@ class TableHeader:
 
     @property
     def described(self) -> str:
-        """Space, metric and platform, in a line."""
+        """Space, metric and platform, in one line."""
         return f"{self.space.name}, {self.metric} on {self.platform.id}"
 
     def header_content(self) -> dict[str, Any]:
-        """Return the header as plain values, as `HeaderDocument` reads them."""
+        """Return the header as plain values, the input of `HeaderDocument`."""
         return {
             "nni_latency": self.package_version,
             "metric": self.metric,
@@ -113,25 +112,25 @@ class TableHeader:
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceTable(TableHeader, Tabular):
-    """A table of a space's candidates or operators, which all belong to one input. Immutable.
+    """A table of a space's candidates or operators, for one input shape. Immutable.
 
     Parameters
     ----------
     input_shape : tuple of int
         Shape of the networks' input, batch first.
     **header
-        What `TableHeader` takes.
+        As for `TableHeader`.
     """
 
     input_shape: tuple[int, ...]
 
     @property
     def batch_size(self) -> int:
-        """First number of the input shape."""
+        """Batch size, the first dimension of the input shape."""
         return self.input_shape[0]
 
     def check_batch_size(self, asked: int) -> None:
-        """Raise `MismatchError` if the table was measured with another batch size than asked."""
+        """Raise `MismatchError` if the table was measured with another batch size."""
         if asked != self.batch_size:
             raise MismatchError(f"The table was measured with batch size {self.batch_size}, not with {asked}.")
 
@@ -143,11 +142,11 @@ class SpaceDocument(StrictDocument):
     arguments: dict[str, Argument] = Field(default_factory=dict, description="all arguments that make the space")
 
     def to_space(self) -> SpaceReference:
-        """Make the reference."""
+        """Convert to a reference."""
         return SpaceReference(self.name, self.arguments)  # type: ignore[arg-type]
 
 
-#: A space, in the file of a table.
+#: A space in the file of a table.
 Space = Annotated[SpaceReference, InFile(SpaceDocument, SpaceDocument.to_space, SpaceReference.as_dict)]
 
 
@@ -171,7 +170,7 @@ class CountedDocument(CostDocument):
 
 
 def counts_content(features: Features) -> dict[str, Any]:
-    """Return those counts as plain values."""
+    """Return the counts of `CountedDocument` as plain values."""
     return {name: getattr(features, name) for name in ("macs", "flops", "acts", "inp", "params")}
 
 
@@ -207,6 +206,6 @@ class HeaderDocument(StrictDocument):
         return self
 
     def header(self) -> dict[str, Any]:
-        """Return what `TableHeader` takes."""
+        """Return the arguments of `TableHeader`."""
         names = (field.name for field in fields(TableHeader) if field.name != "package_version")
         return {"package_version": self.nni_latency, **{name: getattr(self, name) for name in names}}

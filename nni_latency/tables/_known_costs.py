@@ -1,4 +1,4 @@
-"""`KnownCosts`: what a store knows of operators and networks on one platform, so that none is measured again."""
+"""`KnownCosts`: stored measurements of operators and networks on one platform, which avoid repeated measurements."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from nni_latency.platforms import Platform
 from nni_latency.tables._entries import Entry
 from nni_latency.tables._operators import OperatorSamples, Place, operator_entries, reference_of
 
-#: Kinds of campaigns that measure operators inside networks, and those that measure one alone.
+#: Kinds of campaigns that measure operators inside networks, and operators standalone.
 IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"
 
 
 @dataclass(frozen=True)
 class CachedCost(Cost):
-    """What is known of an operator or a network.
+    """Stored cost of an operator or a network.
 
     Parameters
     ----------
     value, low, high : float
-        Cost [s], and the interval in which it lies in another place.
+        Cost [s], and its prediction interval for another place.
     n_places : int
-        In how many places of networks, or in how many campaigns, it was met.
+        Number of places in networks, or of campaigns, in which it was measured.
     n_samples : int
-        Timed runs.
+        Number of timed runs.
     alone : bool
-        Whether it was never met in a network, but measured alone.
+        Whether it was measured standalone, and never in a network.
     """
 
     n_places: int
@@ -50,7 +50,7 @@ class CachedCost(Cost):
 
 @dataclass
 class _Index:
-    """What the campaigns say by one statistic; all times are over that of the reference operator."""
+    """Content of the campaigns by one statistic; all times are relative to the reference operator."""
 
     operators: dict[str, Entry] = field(default_factory=dict)
     alone: dict[str, list[Summary]] = field(default_factory=dict)
@@ -58,17 +58,17 @@ class _Index:
 
 
 class KnownCosts:
-    """What a store knows of one platform. Safe in several threads.
+    """Stored costs on one platform. Thread-safe.
 
-    Times are taken over that of the reference operator, which is measured along with everything, so that a day on which
-    the machine is slower does not show. The costs of operators are those that a table of the same runs would hold.
+    Times are relative to that of the reference operator, which is measured along with everything, so that days on which
+    the machine is slower have no effect. The costs of operators are those of a table of the same runs.
 
     Parameters
     ----------
     store : Store
-        Where records are.
+        Store of the records.
     platform : Platform
-        Whose records are read.
+        Platform whose records are read.
     """
 
     def __init__(self, store: Store, platform: Platform) -> None:
@@ -84,7 +84,7 @@ class KnownCosts:
 
     @property
     def reference(self) -> float:
-        """Median time of the reference operator over everything [s], for which all times are told.
+        """Median time of the reference operator over all records [s], to which all times are normalised.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class KnownCosts:
         return quantile([record.reference for item in self._campaigns for record in item.records], 0.5)
 
     def operator(self, key: str, protocol: Protocol) -> CachedCost | None:
-        """Return what is known of an operator, by its key; what was met in networks goes before what was alone."""
+        """Return the cost of an operator by its key; measurements in networks take precedence over standalone ones."""
         with self._lock:
             index = self._index(protocol)
             if key in index.operators:
@@ -104,21 +104,21 @@ class KnownCosts:
             return self._pooled(index.alone[key], alone=True) if key in index.alone else None
 
     def network(self, digest: str, protocol: Protocol) -> CachedCost | None:
-        """Return what is known of a whole network, by the digest of its graph."""
+        """Return the cost of a whole network, by the digest of its graph."""
         with self._lock:
             found = self._index(protocol).networks.get(digest)
             return self._pooled(found) if found else None
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
-        """Be the only thread that measures for this store, and know afterwards what was measured."""
+        """Lock this store against measurements by other threads, and refresh before and afterwards."""
         with self._lock:
             self.refresh()
             yield
             self.refresh()
 
     def refresh(self) -> None:
-        """Read what was added to the store."""
+        """Read the records that were added to the store."""
         with self._lock:
             version = self.store.version()
             if version == self._version:
@@ -175,7 +175,7 @@ def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -
 
 
 def _add_alone(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> None:
-    """Add the operators that were measured alone: the last part of every run."""
+    """Add the operators that were measured standalone: the last part of every run."""
     times: dict[str, list[float]] = {}
     for record in campaign.records:
         key = campaign.subjects[record.subjects[-1]]["digest"]

@@ -1,4 +1,4 @@
-"""`LayerSchedule` and `Samples`: rounds of whole networks that hold every candidate, and what they measured."""
+"""`LayerSchedule` and `Samples`: rounds of whole networks that cover every candidate, and their measurements."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from nni_latency.measurement import (
 )
 from nni_latency.tables._plan import MeasurePlan
 
-#: How far the networks of successive rounds are sorted by cost: at random, sorted, half and half.
+#: Degree to which the networks of successive rounds are sorted by cost: random, sorted, and half sorted.
 ALIGNMENTS = (0.0, 1.0, 0.5)
 
-#: How often the intervals are looked at [rounds].
+#: Rounds between updates of the intervals.
 _LOOK_EVERY = 4
 
 #: A network, an index per layer.
 Network = tuple[int, ...]
 
-#: A candidate is also known well enough when its interval is so narrow that no network's latency shows it: half its
-#: width over the latency of a median network.
+#: A candidate is also settled if the half-width of its interval is negligible relative to the latency of a median
+#: network.
 NEGLIGIBLE = 1e-4
 
 
 @dataclass(frozen=True)
 class Round:
-    """The networks of one round and what was measured of each."""
+    """The networks of one round with their measurements."""
 
     networks: tuple[Network, ...]
     visits: tuple[Record, ...]
 
 
 class LayerSchedule(Schedule):
-    """Balanced rounds over the candidates of a plan until every interval is narrow.
+    """Balanced rounds over the candidates of a plan, until every interval is narrow.
 
     Parameters
     ----------
     plan : MeasurePlan
-        What to measure.
+        Plan to measure.
     protocol, isolated
         As for `Schedule`.
     """
@@ -77,28 +77,28 @@ class LayerSchedule(Schedule):
 
     @property
     def failed(self) -> dict[tuple[int, int], str]:
-        """Layer and index of every candidate that cannot be measured, and why."""
+        """Reasons of failures, by layer and index of the candidate."""
         return {self._places[key]: reason for key, reason in self.failures.items()}
 
     @property
     def unsettled(self) -> int:
-        """How many candidates are not known well enough yet."""
+        """Number of candidates that need more samples."""
         return sum(map(len, self._wanted()))
 
     @property
     def what(self) -> str:
-        """What a round consists of."""
+        """The subjects of a round, for messages."""
         return "networks"
 
     def next_round(self) -> list[Chain]:
-        """Return the networks of the next round; none once all candidates are known or the budget is spent."""
+        """Return the networks of the next round; empty once all candidates are settled or the budget is spent."""
         if self.over:
             return []
         full = self.rounds_in[self.process] < self.fewest
         return [self._chain(network) for network in self._networks(self._available if full else self._wanted())]
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in one round."""
+        """Add one round."""
         super().observe(records)
         networks = tuple(tuple(self._places[key][1] for key in record.subjects) for record in records)
         self.samples.add(Round(networks, tuple(records)))
@@ -106,12 +106,12 @@ class LayerSchedule(Schedule):
             self._sought = self.samples.unsettled(self._available, self.protocol)
 
     def fail(self, failure: Failure) -> None:
-        """Leave a candidate out from now on.
+        """Exclude a candidate from further rounds.
 
         Raises
         ------
         MeasurementError
-            If its layer has no other, or is fixed.
+            If its layer has no other candidate, or is fixed.
         """
         super().fail(failure)
         layer, choice = self._places[failure.subject]
@@ -123,7 +123,7 @@ class LayerSchedule(Schedule):
             raise MeasurementError(f"Cannot run {what}: {failure.reason}.")
 
     def _wanted(self) -> list[list[int]]:
-        """Return by layer the candidates to go on with: those that are not known well enough yet."""
+        """Return by layer the candidates that need more samples."""
         return [
             [choice for choice in choices if choice in left]
             for choices, left in zip(self._sought, self._available, strict=True)
@@ -133,19 +133,19 @@ class LayerSchedule(Schedule):
         return tuple(subjects[choice] for subjects, choice in zip(self._subjects, network, strict=True))
 
     def _networks(self, wanted: list[list[int]]) -> list[Network]:
-        """Draw the next round: the candidates that are wanted, one light network, and the reference networks."""
-        hands = [choices or available for choices, available in zip(wanted, self._available, strict=True)]
+        """Draw the next round: the wanted candidates, one light network, and the reference networks."""
+        pools = [choices or available for choices, available in zip(wanted, self._available, strict=True)]
         seed, sizes = self.protocol.seed, self.plan.sizes
         if not self.rounds or len(sizes) == 1:
-            drawn = balanced_round(sizes, self.next, seed, wanted=hands)
+            drawn = balanced_round(sizes, self.next, seed, wanted=pools)
         else:
             costs, alignment = self.samples.costs(), ALIGNMENTS[self.next % len(ALIGNMENTS)]
-            drawn = balanced_round(sizes, self.next, seed, wanted=hands, costs=costs, alignment=alignment)
+            drawn = balanced_round(sizes, self.next, seed, wanted=pools, costs=costs, alignment=alignment)
             drawn.append(light_network(self._available, costs, self.next, seed))
         return self._with_references(drawn)
 
     def _with_references(self, drawn: list[Network]) -> list[Network]:
-        """Spread the reference networks evenly over a round, where they stand for all of it."""
+        """Distribute the reference networks evenly over a round, so that they represent all of it."""
         references = [item for item in dict.fromkeys(self.references) if self._can_run(item) and item not in drawn]
         for number, reference in enumerate(references):
             drawn.insert((2 * number + 1) * len(drawn) // (2 * len(references)), reference)
@@ -156,7 +156,7 @@ class LayerSchedule(Schedule):
 
 
 def candidate_subjects(plan: MeasurePlan) -> list[list[Subject]]:
-    """Return the candidates of a plan by layer, as what a bench loads."""
+    """Return the candidates of a plan by layer, as subjects of a bench."""
     return [
         [
             Subject(
@@ -175,7 +175,7 @@ def candidate_subjects(plan: MeasurePlan) -> list[list[Subject]]:
 
 @dataclass(frozen=True)
 class Runs:
-    """Every timed run as arrays, in the order in which they were made.
+    """All timed runs as arrays, in chronological order.
 
     Parameters
     ----------
@@ -186,11 +186,11 @@ class Runs:
     whole : ndarray of shape (n_runs,)
         Time of the run of the whole network without marks [s].
     visits : ndarray of int of shape (n_runs,)
-        Which visit the run belongs to.
+        Index of the visit of each run.
     reference : ndarray of shape (n_visits,)
         Logarithm of the time of the reference operator before every visit [s].
     rounds : ndarray of int of shape (n_visits,)
-        Which round the visit belongs to.
+        Index of the round of each visit.
     """
 
     networks: NDArray[np.int64]
@@ -202,7 +202,7 @@ class Runs:
 
     @property
     def first(self) -> NDArray[np.int64]:
-        """The first run of each visit, (n_visits,)."""
+        """Index of the first run of each visit, (n_visits,)."""
         return np.searchsorted(self.visits, np.arange(len(self.reference)))
 
     @cached_property
@@ -216,16 +216,16 @@ class Runs:
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """Which of the distinct networks each run is of, (n_runs,)."""
+        """Index of the distinct network of each run, (n_runs,)."""
         return self._distinct[1].ravel()
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Runs of each distinct network, (n_distinct,)."""
+        """Number of runs of each distinct network, (n_distinct,)."""
         return self._distinct[2]
 
     def of_rounds(self, remainder: int) -> Runs:
-        """Return the runs of every other round."""
+        """Return the runs of the rounds whose number modulo 2 is `remainder`."""
         taken = self.rounds % 2 == remainder
         runs = taken[self.visits]
         return Runs(
@@ -239,15 +239,15 @@ class Runs:
 
 
 class Samples:
-    """All that rounds measured.
+    """All measurements of the rounds.
 
-    What the rounds go on with is taken over the median time of the reference operator in the same round: where that
-    takes longer, the machine was slower.
+    Statistics for the choice of further rounds are relative to the median time of the reference operator in the same
+    round, which corrects for the machine's speed.
 
     Parameters
     ----------
     sizes : sequence of int
-        Candidates of every layer.
+        Number of candidates, by layer.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -258,7 +258,7 @@ class Samples:
         self.drift: list[float] = []
 
     def add(self, record: Any) -> None:
-        """Take in one round."""
+        """Add one round."""
         reference = quantile([visit.reference for visit in record.visits], 0.5)
         self.drift.append(reference)
         self._records.append(record)
@@ -270,7 +270,7 @@ class Samples:
 
     @property
     def rounds(self) -> tuple[Any, ...]:
-        """Everything that was added."""
+        """All rounds that were added."""
         return tuple(self._records)
 
     @property
@@ -301,7 +301,7 @@ class Samples:
         return [[quantile(ratios, 0.5) if ratios else 0.0 for ratios in layer] for layer in self._ratios]
 
     def unsettled(self, wanted: Sequence[Sequence[int]], protocol: Protocol) -> list[list[int]]:
-        """Return by layer those of the `wanted` candidates whose interval is wider than the protocol asks for."""
+        """Return by layer those of the `wanted` candidates whose interval is wider than the protocol requires."""
         if not self._wholes:
             return [list(choices) for choices in wanted]
         visible = NEGLIGIBLE * quantile(self._wholes, 0.5)

@@ -1,4 +1,4 @@
-"""`LookupTable`: what the candidates or operators of a space cost on one platform, and its file format."""
+"""`LookupTable`: costs of the candidates or operators of a space on one platform, and its file format."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ from nni_latency.tables._layer_schedule import NEGLIGIBLE
 from nni_latency.tables._plan import UNKNOWN_SPACE, SpaceReference, measure_plan_of
 from nni_latency.units import METRIC_UNITS, METRICS, cost_row, format_metric, number_of
 
-#: Operators that a notebook shows.
+#: Number of operators that a notebook shows.
 _DRAWN = 20
 
-#: Fields of the file besides those of the header: lists with a line an item, and all.
+#: Fields of the file in addition to the header: lists with one item per line, and all.
 _LISTS = ("networks", "layers", "operators")
 _FIELDS = ("input_shape", "reference", "operator_coverage", "failures", *_LISTS)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LookupTable(SpaceTable):
-    """What the candidates of a space's layers, or its operators, cost on one platform. Immutable.
+    """Costs of the candidates of a space's layers, or of its operators, on one platform. Immutable.
 
-    A space whose networks are a chain of layers with a few candidates each has an entry for each candidate. Of any
-    other space a covering sample of networks was measured, with every operator timed inside them: its table has an
-    entry for each operator and no layers, and operators that no such network has are predicted from these. Operators
-    that another project has measured make such a table too, of the space "operators".
+    If the networks of a space are chains of layers with a few candidates each, the table has an entry for each
+    candidate. For any other space, operators were timed inside a covering sample of networks: the table has an entry
+    for each operator and no layers, and other operators are predicted from these. Imported measurements of operators
+    make such a table too, of the space "operators".
 
     Parameters
     ----------
     input_shape : tuple of int
-        Shape of the networks' input, batch first; of operators from elsewhere the batch size alone.
+        Shape of the networks' input, batch first; for imported operators only the batch size.
     layers : tuple of TableLayer
-        From the input to the output; none in a table of operators.
+        Layers from input to output; empty in a table of operators.
     operators : tuple of Entry
-        The operators, each once; none in a table with layers.
+        Distinct operators; empty in a table with layers.
     networks : tuple of MeasuredNetwork
-        The networks that were measured whole for a table of operators; the first one is the reference network.
+        Whole networks that were measured for a table of operators; the first one is the reference network.
     operator_coverage : float, default=1.0
         Share of the operators of other random networks of the space that have an entry, in [0, 1].
     failures : mapping of str to str
-        Networks that could not be measured for a table of operators, as JSON, each with the reason.
+        Networks, as JSON, that could not be measured for a table of operators, each with the reason.
     reference : float or None
-        Cost of the space's reference network, which tells how fast the machine was.
+        Cost of the space's reference network, which measures the machine's speed.
     **header
-        What `TableHeader` takes: space, platform, metric, protocol, calibration and so on. The calibration makes up
-        for this: lower quartiles of parts add up to less than the lower quartile of the whole, because the parts are
-        seldom all undisturbed at once.
+        As for `TableHeader`: space, platform, metric, protocol, calibration and so on. The calibration is needed
+        because the lower quartiles of parts add up to less than the lower quartile of the whole: the parts are seldom
+        all undisturbed in the same run.
 
     Raises
     ------
     InvalidValueError
-        If the table has neither layers nor operators, or both; a layer or an operator twice; or a calibration that is
+        If the table has neither layers nor operators, or both; a duplicate layer or operator; or a calibration that is
         not a positive number.
 
     Examples
@@ -107,33 +107,33 @@ class LookupTable(SpaceTable):
         batch_size: int = 1,
         input_shape: Sequence[int] | None = None,
     ) -> LookupTable:
-        """Make a table by hand, of numbers from elsewhere.
+        """Construct a table manually, from given numbers.
 
         Parameters
         ----------
         space : ModelSpace or mapping
-            An NNI model space; or its labels, each with its choices.
+            An NNI model space; or a mapping of labels to choices.
         latencies : mapping of str to mapping
-            ``{layer: {choice: cost}}``, in seconds for latency. Candidates may be left out; coverage tells. Fixed
-            layers that are left out count as nothing, and estimates list them as missing.
+            ``{layer: {choice: cost}}``, in seconds for latency. Candidates may be omitted, which lowers the coverage.
+            Omitted fixed layers cost nothing, and estimates list them as missing.
         platform : Platform, optional
-            Where the numbers are from.
+            Platform of the numbers.
         metric : str, default="latency"
-            What they are.
+            Metric of the numbers.
         batch_size : int, default=1
-            For which batch size they hold.
+            Batch size of the numbers.
         input_shape : sequence of int, optional
-            Shape of the networks' input for which they hold, batch first, in place of `batch_size`. Without it, what
-            the space's own plan or ``example_inputs(batch_size)`` says; the batch size alone where it has neither.
+            Input shape of the numbers, batch first, in place of `batch_size`. By default that of the space's plan or
+            of its ``example_inputs(batch_size)``; only the batch size where it has neither.
 
         Raises
         ------
         InvalidValueError
             If a cost is not a positive, finite number; a layer has no choices or two of the same name; an input shape
-            is invalid or differs from that of the space's plan; or the space was made with arguments that a file cannot
-            hold (its labels with their choices can be given in place of such a space).
+            is invalid or differs from that of the space's plan; or the space has arguments that a file cannot hold
+            (in that case, pass its labels with their choices instead).
         UnknownNameError
-            If the space has no such layer or choice.
+            If the space has no layer or choice of that name.
         """
         header, empty, ops = _outline(space, batch_size, input_shape)
         layers = {layer.name: layer for layer in empty}
@@ -176,7 +176,7 @@ class LookupTable(SpaceTable):
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row a candidate, with None for the cost of one without an entry; or a row an operator."""
+        """Return one row per candidate, with a cost of None if it has no entry; or one row per operator."""
         return [
             {
                 "layer": layer.name,
@@ -202,7 +202,7 @@ class LookupTable(SpaceTable):
         ]
 
     def places(self) -> Iterator[tuple[tuple[str, str], Entry]]:
-        """Go through the entries, each with its layer and choice, or with the kind and the key of its operator."""
+        """Iterate over the entries, each with its layer and choice, or with the kind and key of its operator."""
         for layer in self.layers:
             for choice, entry in layer.entries.items():
                 yield (layer.name, choice), entry
@@ -217,7 +217,7 @@ class LookupTable(SpaceTable):
 
     @cached_property
     def by_op(self) -> Mapping[str, Entry]:
-        """What each operator costs by its key: its entry, or the mean of those of several layers."""
+        """Cost of each operator by its key: its entry, or the mean of the entries in several layers."""
         found: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.op is not None:
@@ -225,13 +225,13 @@ class LookupTable(SpaceTable):
         return MappingProxyType({key: same[0] if len(same) == 1 else Entry.mean(same) for key, same in found.items()})
 
     def entries_by_name(self) -> dict[str, Entry]:
-        """Return the entries by ``layer:choice``; of operators by their keys and all names that they have."""
+        """Return the entries by ``layer:choice``; in a table of operators by their keys and all their names."""
         if self.layers:
             return {f"{layer}:{choice}": entry for (layer, choice), entry in self.places()}
         return {name: entry for key, entry in self.by_op.items() for name in (*entry.names, key)}
 
     def with_entries(self, change: Callable[[Entry], Entry], **fields: Any) -> LookupTable:
-        """Return the table with every entry changed, and with other values of `fields`."""
+        """Return a copy with `change` applied to every entry, and with other values of `fields`."""
         layers = (
             replace(layer, entries={choice: change(entry) for choice, entry in layer.entries.items()})
             for layer in self.layers
@@ -239,7 +239,7 @@ class LookupTable(SpaceTable):
         return replace(self, layers=tuple(layers), operators=tuple(map(change, self.operators)), **fields)
 
     def check_layers(self, what: str) -> None:
-        """Raise `InvalidValueError` if this is a table of operators, where `what` needs the layers of a space."""
+        """Raise `InvalidValueError` if this is a table of operators, but `what` requires the layers of a space."""
         if not self.layers:
             raise InvalidValueError(
                 f"{what} needs a table with the layers of a space. This is a table of operators, of {self.space.name}."
@@ -247,7 +247,7 @@ class LookupTable(SpaceTable):
 
     @property
     def searched(self) -> tuple[TableLayer, ...]:
-        """The layers that the space chooses, in order."""
+        """The searchable layers, in order."""
         return tuple(layer for layer in self.layers if layer.searched)
 
     @property
@@ -265,10 +265,10 @@ class LookupTable(SpaceTable):
 
     @property
     def unsettled(self) -> tuple[tuple[str, str], ...]:
-        """Layer and choice of every entry whose interval is wider than the protocol asked for."""
+        """Layer and choice of every entry whose interval is wider than the protocol requires."""
         if self.protocol is None or not self.protocol.half_width or not self.rounds:
             return ()
-        # A throughput is as well known as the time that it stands for.
+        # The relative width of a throughput is that of its latency.
         times = self if self.metric != "throughput" else self.with_entries(Entry.inverted, metric="latency")
         visible = NEGLIGIBLE * times._typical
         return tuple(
@@ -280,7 +280,7 @@ class LookupTable(SpaceTable):
 
     @property
     def _typical(self) -> float:
-        """Calibrated sum of the mean entries of all layers: about what a random network costs."""
+        """Calibrated sum of the mean entries of all layers: the approximate cost of a random network."""
         costs = [[entry.value for entry in layer.entries.values()] for layer in self.layers if layer.entries]
         return self.calibration * math.fsum(math.fsum(layer) / len(layer) for layer in costs)
 
@@ -288,19 +288,19 @@ class LookupTable(SpaceTable):
         return (layer.name for layer in self.layers)
 
     def __getitem__(self, layer: str) -> TableLayer:
-        """Return one layer, so that ``table[layer][choice]`` is an entry; `UnknownNameError` if there is none."""
+        """Return one layer, so that ``table[layer][choice]`` is an entry; raise `UnknownNameError` if there is none."""
         for found in self.layers:
             if found.name == layer:
                 return found
         raise UnknownNameError.of("layer", layer, [found.name for found in self.layers])
 
     def save(self, path: str | Path) -> Path:
-        """Write the table as JSON, whole or not at all.
+        """Write the table as JSON, atomically.
 
         Raises
         ------
         OutputError
-            If it cannot be written.
+            If the file cannot be written.
         """
         fields = {name: getattr(self, name) for name in ("reference", "operator_coverage")}
         content = {
@@ -328,7 +328,7 @@ class LookupTable(SpaceTable):
         for name, entry in table.entries_by_name().items():
             if entry.op is not None:
                 with naming(name):
-                    # Counting shows whether the attributes of an operator fit its kind.
+                    # Counting raises if the attributes of an operator do not match its kind.
                     features_of(entry.op)
         return table
 
@@ -337,7 +337,7 @@ _Ops = Mapping[str, Mapping[str, OpSpec]]
 
 
 def _outline(space: Any, batch_size: int, asked: Sequence[int] | None) -> tuple[dict[str, Any], list[TableLayer], _Ops]:
-    """Return space and input shape, the layers without entries, and their operators, however the space was given."""
+    """Return space and input shape, the layers without entries, and their operators, for any kind of space."""
     shape = None if asked is None else _checked_shape(asked)
     batch_size = batch_size if shape is None else shape[0]
     if hasattr(space, "measure_plan"):
@@ -381,10 +381,10 @@ def _hand_choices(layer: str, values: Any) -> tuple[str, ...]:
     choices = tuple(map(str, values))
     if not choices:
         raise InvalidValueError(f"The layer {layer!r} has no choices. Name its choices, or leave it out.")
-    double = next((choice for choice in choices if choices.count(choice) > 1), None)
-    if double is not None:
+    repeated = next((choice for choice in choices if choices.count(choice) > 1), None)
+    if repeated is not None:
         raise InvalidValueError(
-            f"The layer {layer!r} has two choices that are both called {double!r} in a table. Rename one of them."
+            f"The layer {layer!r} has two choices that are both called {repeated!r} in a table. Rename one of them."
         )
     return choices
 

@@ -1,4 +1,4 @@
-"""What the machine does to measurements: its speed from visit to visit, and what small networks find in the cache."""
+"""Effects of the machine on measurements: its speed from visit to visit, and cache residency of small networks."""
 
 from __future__ import annotations
 
@@ -18,62 +18,62 @@ from nni_latency.regression import deviation, group_quantiles, huber_locations, 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Over how many visits the weight of a neighbour fades, and the share and reach of a slower fading beside it.
+#: Decay of the weight of neighbours [visits], and the share and decay of a second, slower component.
 _REACH, _FAR_SHARE, _FAR_REACH = 2.0, 0.02, 30.0
 
-#: Seconds between visits where their moments are known: how fast a busy host is changes from one second to the next.
+#: Seconds per visit, where the moments of visits are known: the speed of a busy host changes within a second.
 _SECONDS = 0.1
 
-#: Neighbours farther away than this count for nothing.
+#: Maximum distance of neighbours [visits].
 _FARTHEST = 300
 
-#: A visit counts as no further off the others than this logarithm, or as this many of their standard deviations.
+#: Clipping of the deviation of a visit: at this logarithm, or at this many standard deviations if that is more.
 _LARGEST_EXCESS, _MOST_DEVIATIONS = 0.4, 3.0
 
-#: What the speed is made of before anything was seen, the reference operator alone, and how much that counts [visits].
+#: Prior of the regression weights, the reference operator alone, and its strength [visits].
 _PRIOR_WEIGHTS, _PRIOR_COUNT = (0.0, 1.0, 0.0), 2.0
 
-#: Turns after which speeds and locations no longer change.
+#: Iterations of the alternating fit of speeds and locations; it has converged by then.
 _TURNS = 4
 
-#: Pieces of a run whose means tell how far visits that lie close together agree by more than chance.
+#: Pieces of a run whose means show the correlation of visits that are close in time.
 _PIECES = 6
 
-#: Visits for which the noise of all networks counts beside the noise of each.
+#: Strength of the pooled noise variance in that of each network [visits].
 _COMMON_COUNT = 6.0
 
-#: Savings that are tried, and what is thought of them before anything was measured: mean and standard deviation.
+#: Grid of savings, and their prior: mean and standard deviation.
 _SAVINGS = np.linspace(0.0, 0.6, 121)
 _USUAL_SAVING, _SAVING_DEVIATION = 0.18, 0.08
 
-#: The scale as a share of the median network's sum. Runs tell the saving, but hardly the scale apart from it.
+#: Scale as a share of the median network's sum. Runs determine the saving, but hardly the scale separately.
 _SCALE = 0.3
 
-#: The curve is kept only if the runs are likelier with it than without by this much (logarithm of the ratio).
+#: Least log-likelihood ratio for which the curve is kept.
 _LEAST_EVIDENCE = 2.0
 
-#: How many times as long the longest run must take as the shortest one for the curve to be seen at all.
+#: Least ratio of the longest to the shortest run for which a curve is fitted.
 _LEAST_RANGE = 1.5
 
-#: Residuals are never taken for smaller than this share: below it lies the rounding of the clock.
+#: Lower bound of the relative noise, the rounding of the clock.
 _LEAST_NOISE = 1e-6
 
 
 def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats | None = None) -> Floats:
-    """Return how slow the machine was at each visit, as a logarithm, from its neighbours and the reference operator.
+    """Return the slowness of the machine at each visit, as a logarithm, from its neighbours and the reference operator.
 
-    The visit itself does not count: what it took longer than expected may be its network's own.
+    The visit itself is excluded: its excess may be due to its network.
 
     Parameters
     ----------
     excess : ndarray of shape (n_visits,)
-        Logarithm of what each visit took over what its network takes, in the order of the visits.
+        Logarithm of the ratio of each visit's time to that of its network, in the order of the visits.
     reference : ndarray of shape (n_visits,)
         Logarithm of the time of the reference operator before each visit.
     usual : float
-        Which quantile of the speeds is 0.
+        Quantile of the speeds that is defined as 0.
     moments : ndarray of shape (n_visits,), optional
-        When each visit was [s], in order. By default visits are as long as each other.
+        Times at which visits began [s], in order. By default visits are equally long.
     """
     places = np.arange(len(excess), dtype=np.float64) if moments is None else moments / _SECONDS
     centred, operator = excess - np.median(excess), reference - np.median(reference)
@@ -83,7 +83,7 @@ def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats
     columns = np.column_stack([near[:, 0], operator, near[:, 1]])
     columns -= columns.mean(axis=0)
     prior, target = np.array(_PRIOR_WEIGHTS), clipped - clipped.mean()
-    # A ridge towards the prior: with few visits the regression would explain their noise.
+    # Ridge regression towards the prior: with few visits, the weights would otherwise fit their noise.
     ridge = _PRIOR_COUNT * float(target @ target) / len(target) * np.eye(3)
     weights = (
         prior + np.linalg.lstsq(columns.T @ columns + ridge, columns.T @ (target - columns @ prior), rcond=None)[0]
@@ -93,7 +93,7 @@ def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats
 
 
 def _neighbours(values: Floats, places: Floats) -> Floats:
-    """Return the mean of the neighbours of every row, without itself, weighed by how near their places are."""
+    """Return the mean of the neighbours of every row, without the row, weighted by their proximity."""
     sums, weights = np.zeros(values.shape), np.full((len(values), 1), 1e-300)
     for away in range(1, min(_FARTHEST + 1, len(values))):
         gaps = places[away:, None] - places[:-away, None]
@@ -108,16 +108,16 @@ def _neighbours(values: Floats, places: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Locations:
-    """What networks take at the speed that the machine usually had, and how well that is known.
+    """Times of networks at the machine's usual speed, with their standard errors.
 
     Parameters
     ----------
     values : ndarray of shape (n_networks,)
         Logarithm of each network's time; nan for one that was never visited.
     errors : ndarray of shape (n_networks,)
-        Standard errors of those.
+        Standard errors of `values`.
     speed : ndarray of shape (n_visits,)
-        Logarithm of how slow the machine was at each visit.
+        Logarithm of the machine's slowness at each visit.
     """
 
     values: Floats
@@ -128,18 +128,18 @@ class Locations:
 def locate(
     times: Floats, reference: Floats, networks: Ints, count: int, usual: float, moments: Floats | None = None
 ) -> Locations:
-    """Find in turns what networks take and how fast the machine was.
+    """Fit the times of networks and the machine's speed, alternately.
 
     Parameters
     ----------
     times, reference : ndarray of shape (n_visits,)
-        Logarithms of what each visit took, and of the reference operator before it, in the order of the visits.
+        Logarithms of the time of each visit, and of the reference operator before it, in the order of the visits.
     networks : ndarray of int of shape (n_visits,)
-        Which of `count` networks was visited.
+        Index of the visited network, less than `count`.
     usual : float
-        Which quantile of the machine's speeds counts as its usual one.
+        Quantile of the machine's speeds that is defined as usual.
     moments : ndarray of shape (n_visits,), optional
-        When each visit was [s], in order. By default visits are as long as each other.
+        Times at which visits began [s], in order. By default visits are equally long.
     """
     values = group_quantiles(times, networks, count, 0.5)
     for _ in range(_TURNS):
@@ -149,10 +149,10 @@ def locate(
 
 
 def location_errors(rest: Floats, groups: Ints, count: int) -> Floats:
-    """Return the standard errors of Huber locations, given what is left after they are taken off.
+    """Return the standard errors of Huber locations, given the residuals.
 
-    Visits close to each other in time have more in common than chance. So the means of pieces of the run say by how
-    much more the location of a network varies than if its visits were independent.
+    Visits that are close in time are correlated. The variance of the means of pieces of a run, relative to that of
+    independent visits, corrects the standard errors for it.
     """
     sizes = np.maximum(np.bincount(groups, minlength=count), 1)
     scale = max(deviation(rest), 1e-12)
@@ -165,7 +165,7 @@ def location_errors(rest: Floats, groups: Ints, count: int) -> Floats:
 
 
 def _clustering(rest: Floats, groups: Ints, sizes: Ints, common: float) -> float:
-    """Return the variance of means of pieces over that of independent visits, of all groups together; 1 at least."""
+    """Return the variance of means of pieces over that of independent visits, over all groups; 1 at least."""
     order, rank = np.argsort(groups, kind="stable"), np.empty(len(rest), dtype=np.int64)
     starts = np.searchsorted(groups[order], np.arange(len(sizes)))
     rank[order] = np.arange(len(rest)) - starts[groups[order]]
@@ -175,7 +175,7 @@ def _clustering(rest: Floats, groups: Ints, sizes: Ints, common: float) -> float
     many = np.repeat(sizes >= 2 * _PIECES, _PIECES)
     if not many.any() or not common:
         return 1.0
-    # Means of pieces scatter about the group's own mean, which takes one degree of freedom away.
+    # Means of pieces scatter about the estimated mean of the group, which costs one degree of freedom.
     scatter = float(np.sum(sums[many] ** 2 / counts[many])) / (many.sum() * (1 - 1 / _PIECES))
     return max(1.0, float(scatter / common))
 
@@ -218,12 +218,12 @@ class Residency:
             raise InvalidValueError(f"The 'scale' of a residency must be positive and finite. Got {self.scale!r}.")
 
     def __call__(self, total: Any) -> Any:
-        """Return what networks cost whose entries add up to `total`, a number or an array; it rises with `total`."""
+        """Return the cost of networks whose entries add up to `total`, a number or an array; increases with `total`."""
         exp = np.exp if isinstance(total, np.ndarray) else math.exp
         return total * (1 - self.saving * exp(-total / self.scale))
 
     def inverse(self, cost: float) -> float:
-        """Return what the entries of a network that costs `cost` add up to."""
+        """Return the sum of the entries of a network that costs `cost`."""
         low, high = cost, cost / (1 - self.saving)
         for _ in range(100):
             middle = (low + high) / 2
@@ -231,7 +231,7 @@ class Residency:
         return (low + high) / 2
 
     def scaled(self, factor: float) -> Residency:
-        """Return the same curve for sums that are `factor` times as large."""
+        """Return the same curve for sums scaled by `factor`."""
         return Residency(self.saving, self.scale * factor)
 
 
@@ -240,10 +240,10 @@ def fit_residency(
     totals: Sequence[float] | NDArray[np.float64],
     weights: Sequence[float] | NDArray[np.float64] | None = None,
 ) -> tuple[float, Residency | None]:
-    """Find the factor and the curve that take the sums of entries to the times of whole networks.
+    """Fit the factor and the curve that map sums of entries to times of whole networks.
 
-    The scale is a fixed share of the median sum. The factor is a Huber location of what the curve leaves, and the
-    saving is the likeliest under a weak prior, 0.18 +- 0.08.
+    The scale is a fixed share of the median sum. The factor is the Huber location of the residuals of the curve, and
+    the saving maximises the posterior under a weak prior, 0.18 +- 0.08.
 
     Parameters
     ----------
@@ -252,14 +252,14 @@ def fit_residency(
     totals : array-like of shape (n_runs,)
         Time of each run.
     weights : array-like of shape (n_runs,), optional
-        How much each run counts; runs of one network tell less than as many runs of different ones.
+        Weight of each run; repeated runs of one network are less informative than runs of different ones.
 
     Returns
     -------
     calibration : float
-        Factor on the sums.
+        Factor of the sums.
     residency : Residency or None
-        For the calibrated sums; None where the runs are as likely with a plain factor, by a likelihood ratio.
+        Curve over the calibrated sums; None if a likelihood ratio does not favour it over a plain factor.
     """
     parts, logs = np.asarray(sums, dtype=np.float64), np.log(np.asarray(totals) / np.asarray(sums))
     if parts.max() < _LEAST_RANGE * parts.min():
@@ -267,7 +267,7 @@ def fit_residency(
     shares = np.ones(len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
     scale = _SCALE * float(np.median(parts))
     rest = logs - np.log1p(-_SAVINGS[:, None] * np.exp(-parts / scale))
-    # The noise is that of the curve that leaves least, so that the curves are compared on equal terms.
+    # Use the noise of the curve with the least residuals for all, so that their likelihoods are comparable.
     noise = max(_LEAST_NOISE, min(map(deviation, rest - np.median(rest, axis=1)[:, None])))
     factors, losses = _huber_rows(rest, shares, noise)
     best = int(np.argmin(losses + ((_SAVINGS - _USUAL_SAVING) / _SAVING_DEVIATION) ** 2 / 2))

@@ -1,4 +1,4 @@
-"""Whole networks of a plan, measured from the outside in interleaved rounds."""
+"""Whole networks of a plan, timed end to end in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from nni_latency.tables._layer_schedule import Round, Runs, Samples
 from nni_latency.tables._machine import locate
 from nni_latency.tables._plan import NetworkSource
 
-#: Name of the first of the reference networks among those that are measured; the others have a number.
+#: Name of the first reference network in the results; the others have a number.
 REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
 class NetworkTimes:
-    """What the runs of one network took.
+    """Times of the runs of one network.
 
     Parameters
     ----------
     selection : mapping
         The network, ``{layer: choice}`` or ``{label: choice}``.
     summary : Summary
-        Time of all runs at the speed that the machine usually had [s].
+        Time of all runs, normalised to the machine's usual speed [s].
     halves : tuple of float
-        Time [s] by the runs of every other round alone, and by the others.
+        Times from the runs of every other round, and from the rest [s].
     runs : tuple of float
-        Time of every run as it was measured [s].
+        Measured time of every run [s].
     speeds : tuple of float
-        How much slower than usual the machine was at each of them, as a factor.
+        Slowness of the machine at each run, as a factor of the usual time.
     """
 
     selection: Mapping[str, Any]
@@ -51,26 +51,26 @@ class NetworkTimes:
 
 @dataclass(frozen=True)
 class NetworkMeasurements:
-    """Whole networks that were measured in one run.
+    """Whole networks measured in one campaign.
 
     Parameters
     ----------
     networks : mapping of str to NetworkTimes
-        By name.
+        Times by name of the network.
     platform : Platform
-        Where.
+        Platform of the measurements.
     references : mapping of str to NetworkTimes
-        The space's reference networks, which were visited besides; those that could be run.
+        The space's reference networks, which were visited in addition; those that could be executed.
     drift : tuple of float
         Median time of the reference operator in every round [s].
     duration : float
         Time spent measuring [s].
     failures : mapping of str to str
-        Networks that could not be run, each with the reason.
+        Networks that could not be executed, each with the reason.
     fallbacks : tuple of str, default=()
-        Sentences that name the operators that did not run where, or in the precision, that was asked for.
+        Sentences that name operators which did not run on the requested device or in the requested precision.
     metric : str, default="latency"
-        What was measured; times stand for its values, in its SI unit.
+        Measured metric; all times stand for its values, in its SI unit.
     """
 
     networks: Mapping[str, NetworkTimes]
@@ -84,7 +84,7 @@ class NetworkMeasurements:
 
     @property
     def reference(self) -> float | None:
-        """Time of the first of the reference networks [s]; None if it could not be run."""
+        """Time of the first reference network [s]; None if it could not be executed."""
         found = (item.summary.value for name, item in self.references.items() if name.rstrip("'") == REFERENCE)
         return next(found, None)
 
@@ -98,28 +98,28 @@ def measure_networks(
     metric: str = "latency",
     **how: Unpack[MeasuringOptions],
 ) -> NetworkMeasurements:
-    """Measure whole networks, each visited once in every round, in an order that is drawn anew each time.
+    """Measure whole networks, each visited once in every round, in a new random order.
 
-    The space's reference networks are visited in every round besides. It can be interrupted at any moment, and is
-    resumed by the same call.
+    The space's reference networks are visited in every round as well. After an interruption at any moment, the same
+    call resumes.
 
     Parameters
     ----------
     plan : NetworkSource
-        The space: a `MeasurePlan`, or one whose networks are drawn.
+        The space: a `MeasurePlan`, or a space that samples networks.
     selections : mapping of str to mapping
         Networks by name, ``{layer: choice}`` with every layer each, or ``{label: choice}`` with every label.
     runtime, protocol, how
         As for `build_table`.
     metric : {"latency", "energy", "power"}, default="latency"
-        What is measured. Energy [J] and power [W] need a meter among ``meters``.
+        Metric to measure. Energy [J] and power [W] need a meter among ``meters``.
 
     Raises
     ------
     InvalidValueError
         If there is no network.
     MeasurementError
-        If no network can be run, or the clock does not work.
+        If no network can be executed, or the clock does not work.
     """
     if not selections:
         raise InvalidValueError("There is no network to measure.")
@@ -142,7 +142,7 @@ def measure_networks(
 
 
 def reference_networks(plan: NetworkSource, selections: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Name the reference networks of a space as none of the other networks is named."""
+    """Name the reference networks of a space, without clashes with the other names."""
     named: dict[str, Mapping[str, Any]] = {}
     for number, reference in enumerate(plan.references, 1):
         name = REFERENCE if number == 1 else f"{REFERENCE} {number}"
@@ -191,7 +191,7 @@ def _summarise(
 
 
 def _drawn(times: NetworkTimes, place: int, samples: Samples, metric: str) -> NetworkTimes | None:
-    """Return what a network draws, or the energy of a run: its time at the usual speed, times the power."""
+    """Return the power of a network, or the energy of a run: its time at the usual speed times the power."""
     powers = [
         [
             watts
@@ -220,7 +220,7 @@ def _drawn(times: NetworkTimes, place: int, samples: Samples, metric: str) -> Ne
 def network_times(
     selections: Mapping[str, Mapping[str, Any]], runs: Runs, protocol: Protocol
 ) -> dict[str, NetworkTimes]:
-    """Find what every network takes, with how fast the machine was at each visit taken out."""
+    """Estimate the time of every network, corrected for the machine's speed at each visit."""
     network, count = runs.networks[:, 0], len(selections)
     logs = np.log(runs.whole)
     visits = group_means(logs, runs.visits, len(runs.reference))

@@ -1,4 +1,4 @@
-"""Tables of operators: times of operators inside networks, what operators cost by them, and the table of these."""
+"""Tables of operators: times of operators inside networks, the operator costs fitted to them, and the table."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from nni_latency.tables._plan import OperatorPlan
 from nni_latency.tables._solving import energy_of_operators, powers_of
 from nni_latency.units import number_of
 
-#: What the campaign of a table of operators is called in a store.
+#: Kind of the campaign of a table of operators in a store.
 OPERATORS_KIND = "operators"
 
-#: Rounds over which the reference network's median is taken, and how far it may be off by chance, as a logarithm.
+#: Rounds of the running median of the reference network, and its tolerated random error, as a logarithm.
 _WINDOW, _CHANCE = 5, 0.05
 
-#: How often entries and factors are found from each other.
+#: Iterations of the alternating fit of costs and factors.
 _TURNS = 30
 
-#: The factor of a network is drawn to 1 as if operators that make up this share of its cost said so.
+#: Shrinkage of the factor of a network to 1, as the weight of a share of its cost.
 _SHRINK = 0.05
 
-#: An operator's own spread counts against that of its kind as if the latter had been seen in so many more places.
+#: Weight of the prior of an operator's spread, that of its kind, in places.
 _PRIOR_PLACES = 4
 
-#: Spread of an operator between networks, as a relative standard deviation, until more is known, and at least.
+#: Prior spread of an operator between networks, as a relative standard deviation, and its lower bound.
 _USUAL_SPREAD, _LEAST_SPREAD = 0.1, 0.005
 
 
 @dataclass(frozen=True)
 class Place:
-    """One operator in one network: how long it took there, and what it belongs to."""
+    """One operator in one network, with its time there."""
 
     op_key: str
     network: str
@@ -64,33 +64,33 @@ class Place:
 
 
 class OperatorSamples:
-    """Times of networks and of the calls inside them, with two kinds of drift taken out.
+    """Times of networks and of the calls inside them, corrected for two kinds of drift.
 
-    The reference operator, timed before every visit, tells how fast the processor was. A machine that is busy in
-    another way slows down networks more than any single operator: that tells the reference network, which is visited
-    in every round. What it changes by little is left alone, because it may be its own chance.
+    The reference operator, timed before every visit, measures the speed of the processor. Other load of the machine
+    slows down networks more than single operators; this is measured by the reference network, which is visited in every
+    round. Small changes of it are ignored, because they may be random.
 
     Parameters
     ----------
     networks : mapping of str to NetworkCalls
-        Which calls belong to which operators, by the key of the network.
+        Mapping of calls to operators, by the key of the network.
     protocol : Protocol
-        How the times become numbers.
+        Protocol that determines the statistics.
     reference : str, default=""
-        Key of the reference network, where there is one.
+        Key of the reference network, if there is one.
     """
 
     def __init__(self, networks: Mapping[str, NetworkCalls], protocol: Protocol, reference: str = "") -> None:
         self.networks, self.protocol, self._reference = networks, protocol, reference
         #: Median time of the reference operator in every round [s].
         self.drift: list[float] = []
-        # By network, times over that of the reference operator; and the round of each.
+        # By network: times relative to the reference operator, and the round of each.
         self._wholes: dict[str, list[float]] = defaultdict(list)
         self._calls: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
         self._rounds: dict[str, list[int]] = defaultdict(list)
 
     def add(self, records: Sequence[Record]) -> None:
-        """Take in one round."""
+        """Add one round."""
         reference = quantile([record.reference for record in records], 0.5)
         for record in records:
             (network,) = record.subjects
@@ -102,14 +102,14 @@ class OperatorSamples:
 
     @cached_property
     def speeds(self) -> NDArray[np.float64]:
-        """Return by round how much longer networks took than usual, beyond what the reference operator tells."""
+        """Return the slowdown of networks in each round, beyond that of the reference operator."""
         rounds = np.array(self._rounds.get(self._reference, ()), dtype=int)
         logs = np.zeros(len(self.drift))
         if not len(rounds):
             return np.ones(len(self.drift))
         taken = np.log(self._wholes[self._reference])
         for index in range(len(logs)):
-            # Rounds where it failed take the nearest ones that have it.
+            # Rounds in which it failed use the nearest rounds that have it.
             nearest = np.argsort(np.abs(rounds - index), kind="stable")[:_WINDOW]
             logs[index] = np.median(taken[nearest])
         logs -= np.median(logs)
@@ -126,12 +126,12 @@ class OperatorSamples:
         return quantile(self.drift, 0.5)
 
     def whole(self, network: str) -> Summary:
-        """Return what unmarked runs of a network took [s]."""
+        """Return the time of unmarked runs of a network [s]."""
         taken = self._steady(network, self._wholes[network]) * self.unit
         return Measurement(tuple(taken.tolist()), self.protocol).summary
 
     def places(self, network: str) -> list[Place]:
-        """Return what every operator of a network took in it; those by modules add up to an unmarked run."""
+        """Return the time of every operator of a network; those by modules add up to an unmarked run."""
         if not self._calls[network]:
             return []
         calls, wholes = self._steady(network, self._calls[network]), self._steady(network, self._wholes[network])
@@ -139,30 +139,30 @@ class OperatorSamples:
         return [Place(key, network, value, len(calls)) for key, value in found]
 
     def _steady(self, network: str, ratios: Sequence[object]) -> NDArray[np.float64]:
-        """Take the speed of each round out of what a network took in it."""
+        """Normalise the times of a network by the slowdown of each round."""
         speeds = self.speeds[self._rounds[network]]
         times = np.array(ratios, dtype=np.float64)
         return np.asarray(times / (speeds if times.ndim == 1 else speeds[:, None]))
 
 
 def operator_entries(places: Sequence[Place]) -> dict[str, Entry]:
-    """Find the cost of every operator that was timed.
+    """Fit the cost of every timed operator.
 
-    An operator takes longer in one network than in another: because of what lies in the cache, of where a process has
-    placed its memory, of how busy the machine was just then. What all operators of a network have in common is taken
-    for a factor of the network; what is left over is the operator's. Both are found in turn, as ratios of sums, so that
-    entries add up to the networks on average: a runtime that fuses takes no time for an operator in one place and its
-    full time in the next.
+    The time of an operator varies between networks: with the content of the caches, the placement of a process in
+    memory, and the load of the machine at the time. The variation that all operators of a network share is modelled as
+    a factor of the network; the rest is the operator's. Costs and factors are fitted alternately, as ratios of sums, so
+    that entries add up to the networks on average: a runtime that fuses takes no time for an operator in one place and
+    its full time in another.
 
     Parameters
     ----------
     places : sequence of Place
-        What each took in every place of every network.
+        Time of each operator in every place of every network.
 
     Returns
     -------
     dict of str to Entry
-        By the operator's key, in the order of the networks.
+        Entries by operator key, in the order of the networks.
     """
     keys = list(dict.fromkeys(place.op_key for place in places))
     ops = {key: parse_op_keys(key)[0] for key in keys}
@@ -178,7 +178,7 @@ def operator_entries(places: Sequence[Place]) -> dict[str, Entry]:
 def _separate(
     which: NDArray[np.int64], where: NDArray[np.int64], values: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return operators' costs and networks' factors; the logarithms of the latter have the mean 0."""
+    """Return costs of operators and factors of networks; the logarithms of the factors have mean 0."""
     taken, whole = np.bincount(which, values), np.bincount(where, values)
     costs = taken / np.bincount(which)
     factors = np.ones(len(whole))
@@ -211,9 +211,9 @@ def _entries(
     for number, key in enumerate(keys):
         count, prior = int(counts[number]), usual[kinds[number]]
         variance = (squares[number] + _PRIOR_PLACES * prior**2) / (count - 1 + _PRIOR_PLACES)
-        # The logarithm of what is distributed log-normally with this relative variance.
+        # The logarithm of a log-normal variable with this relative variance.
         spread = math.sqrt(math.log1p(variance))
-        # In a place that was not seen: the mean is known but for its own error.
+        # Prediction interval for an unseen place: includes the standard error of the mean.
         reach = math.exp(NORMAL * max(_LEAST_SPREAD, spread) * math.sqrt(1 + 1 / count))
         value = float(costs[number])
         entries[key] = Entry(
@@ -229,7 +229,7 @@ def _entries(
 
 
 def _usual_spread(squares: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
-    """Return how much the operators of one kind differ from place to place, as a relative standard deviation."""
+    """Return the spread of the operators of one kind between places, as a relative standard deviation."""
     freedom = int(np.maximum(counts - 1, 0).sum())
     return math.sqrt((squares.sum() + 4 * _USUAL_SPREAD**2) / (freedom + 4))
 
@@ -240,9 +240,9 @@ def check_operators(runtime: Runtime, metric: str) -> None:
     Raises
     ------
     MeasurementError
-        If the runtime has no operators that could be timed inside a network.
+        If the runtime cannot time operators inside a network.
     InvalidValueError
-        If no table of operators can hold the metric.
+        If a table of operators cannot hold the metric.
     """
     if not runtime.sees_calls:
         raise runtime.sees_no_calls(
@@ -255,7 +255,7 @@ def check_operators(runtime: Runtime, metric: str) -> None:
 
 
 def operator_schedule(plan: OperatorPlan, protocol: Protocol, *, isolated: bool = True) -> NetworkSchedule:
-    """Return the rounds of a plan's networks, with every call timed; the first network is visited in all of them."""
+    """Return the schedule of a plan's networks, with every call timed; the first network is visited in every round."""
     subjects = [_subject(plan, index) for index in range(len(plan.networks))]
     return NetworkSchedule(
         subjects[1:],
@@ -286,16 +286,16 @@ def reference_of(specifications: Mapping[str, Mapping[str, Any]]) -> str:
 def operators_table(
     schedule: NetworkSchedule, specifications: Mapping[str, Mapping[str, Any]], metric: str, **header: Any
 ) -> LookupTable:
-    """Make the table of what rounds of networks have measured.
+    """Build the table from measured rounds of networks.
 
     Parameters
     ----------
     schedule : NetworkSchedule
-        What was measured, with the calls inside the networks.
+        The measured schedule, with the calls inside the networks.
     specifications : mapping of str to mapping
-        What says of each network, by its key, which it is and which calls belong to which operators.
+        Specification of each network by its key: its choices, and the mapping of its calls to operators.
     metric : {"latency", "energy"}
-        What the table holds.
+        Metric of the table.
     **header
         Space, platform, input shape and coverage.
     """
@@ -342,7 +342,7 @@ def operators_table(
 
 
 def _unmeasured(measured: int, planned: int) -> tuple[str, ...]:
-    """Say how many networks the budget did not reach."""
+    """Return a remark on the networks that the budget did not reach."""
     if measured == planned:
         return ()
     return (

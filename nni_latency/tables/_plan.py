@@ -1,4 +1,4 @@
-"""Which networks are measured for a table: the plan of a space by layer, and a list of networks by operator."""
+"""Plans of the networks to measure for a table: a space by layers, or a list of networks by operators."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nni_latency.imports import FILE_PREFIX
 from nni_latency.measurement import NetworkCalls, compose
 from nni_latency.operators import OpSpec, Trace, work_of
 
-#: Name of the space of a table that is keyed by operators and belongs to the layers of no space.
+#: Name of the space of a table that is keyed by operators and not by the layers of a space.
 OPERATORS = "operators"
 
-#: Name of the space of a table by hand that was given labels and choices alone.
+#: Name of the space of a manual table that was given only labels and choices.
 UNKNOWN_SPACE = "unknown"
 
-#: Arguments that change nothing but the head, which costs every network of a space the same.
+#: Arguments that change only the head, whose cost is common to all networks of a space.
 HEAD_ONLY = ("num_classes", "num_labels", "head_channels")
 
 #: A network by its choices, ``{layer: choice}`` with every layer.
@@ -33,19 +33,19 @@ ArgumentValue = str | int | float | bool | None | tuple["ArgumentValue", ...]
 
 @dataclass(frozen=True)
 class SpaceReference:
-    """Which space a table belongs to.
+    """Identifies the space of a table.
 
     Parameters
     ----------
     name : str
         Name under which the space is registered, such as ``fbnet``.
     arguments : mapping
-        Arguments that make it, all of them, with plain values; lists become tuples.
+        All arguments of its constructor, as plain values; lists become tuples.
 
     Raises
     ------
     InvalidValueError
-        If an argument is no plain value.
+        If an argument is not a plain value.
     """
 
     name: str
@@ -67,9 +67,9 @@ class SpaceReference:
 
     @classmethod
     def of_class(cls, kind: type, arguments: Mapping[str, Any] | None = None) -> SpaceReference:
-        """Name a space that is not registered after its class, ``module:Class``.
+        """Name an unregistered space after its class, ``module:Class``.
 
-        A class of a script, or of a file that was loaded by its path, is named ``/path/to/file.py:Class``.
+        A class of a script, or of a file that was loaded by path, is named ``/path/to/file.py:Class``.
         """
         file = _file_of(kind)
         by_path = file is not None and (kind.__module__ == "__main__" or kind.__module__.startswith(FILE_PREFIX))
@@ -78,8 +78,8 @@ class SpaceReference:
     def is_of(self, kind: type) -> bool:
         """Whether the space is named after a class. Nothing is imported.
 
-        A file that is not on this machine, such as that of a table from another one, is compared by its name alone; a
-        module is also found by the path of its file.
+        A file that does not exist on this machine, such as that of a foreign table, is compared by its file name; a
+        module also matches the path of its file.
         """
         place, _, class_name = self.name.rpartition(":")
         file = _file_of(kind)
@@ -95,11 +95,11 @@ class SpaceReference:
         return f"{self.name}({arguments})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as a file holds them: lists in place of tuples."""
+        """Return plain values for a file: lists in place of tuples."""
         return {"name": self.name, "arguments": {name: _listed(value) for name, value in self.arguments.items()}}
 
     def differences(self, other: SpaceReference, *, ignore: Sequence[str] = ()) -> list[str]:
-        """Say in words what differs; arguments that only one side gives are compared too."""
+        """Describe the differences; arguments that only one side has are compared too."""
         found = [] if self.name == other.name else [f"{self.name} against {other.name}"]
         for name in dict.fromkeys([*self.arguments, *other.arguments]):
             mine, theirs = self.arguments.get(name), other.arguments.get(name)
@@ -119,14 +119,14 @@ def _listed(value: ArgumentValue) -> Any:
 
 
 class NetworkSource(Protocol):
-    """A space whose networks can be measured whole: a `MeasurePlan`, or one whose networks are drawn.
+    """A space whose networks can be measured whole: a `MeasurePlan`, or a space that samples networks.
 
     A network is given by its choices, ``{layer: choice}`` or ``{label: choice}``.
     """
 
     @property
     def space(self) -> SpaceReference:
-        """Which space it is."""
+        """The space."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -138,15 +138,15 @@ class NetworkSource(Protocol):
 
     @property
     def references(self) -> Sequence[Mapping[str, Any]]:
-        """Different networks that are fixed for the space, up to four, which are timed in every round."""
+        """Up to four different networks, fixed for the space, that are timed in every round."""
 
     def network_of(self, selection: Mapping[str, Any]) -> Callable[[], Any]:
-        """Return what makes a network; it can be sent to another process."""
+        """Return the factory of a network; it can be sent to another process."""
 
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One candidate of a layer: its operator, and a function that makes a module of it."""
+    """One candidate of a layer: its operator, and the factory of its module."""
 
     op: OpSpec
     build: Callable[[], Any] = field(compare=False, repr=False)
@@ -161,9 +161,9 @@ class PlanLayer:
     name : str
         Label of the layer in the space.
     candidates : mapping of str to PlanCandidate
-        What can stand there, in the order of the space's indices.
+        Candidates, in the order of the space's indices.
     searched : bool, default=True
-        Whether the space chooses; a fixed layer takes `default`.
+        Whether the space chooses; a fixed layer uses `default`.
     default : str or None
         Candidate of a fixed layer.
     """
@@ -184,18 +184,18 @@ class PlanLayer:
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """Everything that a table of a space needs measured: layers in order, each with its candidates.
+    """Everything to measure for a table of a space: layers in order, each with its candidates.
 
     Parameters
     ----------
     space : SpaceReference
-        Whose candidates they are.
+        Space of the candidates.
     input_shape : tuple of int
         Shape of the network's input, batch first.
     layers : tuple of PlanLayer
-        From the input to the output; each takes what the one before returned.
+        Layers from input to output; each consumes the output of the previous one.
     published : mapping of str to mapping
-        Networks of the space that have a name, ``{name: {layer: choice}}`` with every layer.
+        Named networks of the space, ``{name: {layer: choice}}`` with every layer.
     """
 
     space: SpaceReference
@@ -209,12 +209,12 @@ class MeasurePlan:
 
     @property
     def batch_size(self) -> int:
-        """First number of the input shape."""
+        """Batch size, the first dimension of the input shape."""
         return self.input_shape[0]
 
     @property
     def searched(self) -> tuple[PlanLayer, ...]:
-        """The layers that the space chooses, in order."""
+        """The searchable layers, in order."""
         return tuple(layer for layer in self.layers if layer.searched)
 
     @property
@@ -231,7 +231,7 @@ class MeasurePlan:
         return tuple(list(layer.candidates).index(selection[layer.name]) for layer in self.layers)
 
     def network_of(self, selection: Mapping[str, str]) -> Callable[[], Any]:
-        """Return what makes a whole network, ``{layer: choice}`` with every layer; it can be pickled if its parts can.
+        """Return the factory of a network, ``{layer: choice}`` with every layer; picklable if its parts are.
 
         Raises
         ------
@@ -255,8 +255,8 @@ class MeasurePlan:
     def references(self) -> tuple[dict[str, str], ...]:
         """Different networks that are fixed for the space, ``{layer: choice}``; four, or fewer in a small space.
 
-        They are timed in every round of everything that is measured in the space, and so tell how fast the machine was.
-        Two hold candidates of all kinds, one the lighter and one the heavier half of each layer's.
+        They are timed in every round of every campaign in the space, and so measure the machine's speed. Two contain
+        candidates of all kinds, one the lighter and one the heavier half of each layer's.
         """
         found: list[dict[str, str]] = []
         for pick in _PICKS:
@@ -288,7 +288,7 @@ def _heavier(index: int, layer: PlanLayer) -> str:
 
 
 def _by_work(layer: PlanLayer) -> list[str]:
-    """Return the candidates, those that compute least first."""
+    """Return the candidates in ascending order of work."""
     return sorted(layer.candidates, key=lambda name: _work(layer.candidates[name].op))
 
 
@@ -298,7 +298,7 @@ def _work(op: OpSpec) -> tuple[int, int]:
     return features.macs, features.memory
 
 
-#: How the reference networks choose: a function of the index of a layer and the layer.
+#: Selection rules of the reference networks: functions of the index of a layer and the layer.
 _PICKS: tuple[Callable[[int, PlanLayer], str], ...] = (_in_turn, _lighter, _heavier, _by_twos)
 
 
@@ -312,19 +312,19 @@ def network_plan(plan: NetworkSource, selections: Mapping[str, Mapping[str, Any]
 
 
 def measure_plan_of(space: Any, batch_size: int = 1) -> MeasurePlan:
-    """Return the measure plan of a space that has one.
+    """Return the measure plan of a space that defines one.
 
     Parameters
     ----------
     space : ModelSpace
-        With a method ``measure_plan(batch_size)``.
+        A space with a method ``measure_plan(batch_size)``.
     batch_size : int, default=1
-        Inputs at once.
+        Inputs per run.
 
     Raises
     ------
     PluginError
-        If the method fails, or returns something else; the message names the space and its plugin.
+        If the method fails, or returns another type; the message names the space and its plugin.
     """
     check = ("a MeasurePlan", lambda answer: isinstance(answer, MeasurePlan))
     plan: MeasurePlan = PluginCall(origin_of(space, "space"), "measure_plan", space.measure_plan, check)(batch_size)
@@ -333,18 +333,18 @@ def measure_plan_of(space: Any, batch_size: int = 1) -> MeasurePlan:
 
 @dataclass(frozen=True)
 class PlannedNetwork:
-    """One network that is to be measured.
+    """A network to measure.
 
     Parameters
     ----------
     sample : mapping
-        Its choices, ``{label: choice}``.
+        Choices of the network, ``{label: choice}``.
     build : callable
-        Makes it; it must be possible to send it to another process by cloudpickle.
+        Its factory; must be serialisable by cloudpickle.
     trace : Trace
-        Its operators, by modules.
+        Operators of the network, by modules.
     calls : Trace
-        The same forward pass, by single calls: what leaf modules of several calls are made of.
+        The same forward pass by single calls, which resolves leaf modules of several calls.
     """
 
     sample: Mapping[str, Any]
@@ -354,7 +354,7 @@ class PlannedNetwork:
 
     @property
     def subject_calls(self) -> NetworkCalls:
-        """Which calls of a run belong to which of its operators."""
+        """The mapping of the calls of a run to its operators."""
         return NetworkCalls.of(self.trace, self.calls)
 
     @property
@@ -365,18 +365,18 @@ class PlannedNetwork:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """What a table of a space's operators needs measured: a sample of networks that covers the operators.
+    """Everything to measure for a table of operators: sampled networks that cover the operators of a space.
 
     Parameters
     ----------
     space : SpaceReference
-        Whose networks they are.
+        Space of the networks.
     input_shape : tuple of int
         Shape of their input, batch first.
     networks : tuple of PlannedNetwork
-        What is measured. The first one is the space's reference network.
+        Networks to measure. The first one is the reference network of the space.
     coverage : float
-        Share of the operators of other random networks of the space that are among those of `networks`, in [0, 1].
+        Share of the operators in other random networks of the space that are covered by `networks`, in [0, 1].
 
     Raises
     ------
@@ -398,7 +398,7 @@ class OperatorPlan:
 
     @property
     def ops(self) -> dict[str, OpSpec]:
-        """Every operator of the networks, by modules and by calls, by its key."""
+        """All operators of the networks, by modules and by calls, keyed by operator key."""
         return {
             item.op.op_key: item.op
             for network in self.networks

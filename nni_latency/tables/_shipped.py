@@ -10,12 +10,12 @@ from nni_latency.files import is_file
 
 PACKAGE = "nni_latency.lut"
 
-#: How the file of a table's validation ends.
+#: Suffix of the file of a table's validation.
 VALIDATION = ".validation.json"
 
 
 def shipped_tables() -> dict[str, Path]:
-    """List the tables that ship with the package: name, which is space and platform, to file.
+    """List the tables that ship with the package, from name (space and platform) to file.
 
     Examples
     --------
@@ -27,12 +27,12 @@ def shipped_tables() -> dict[str, Path]:
 
 
 def validation_path(table: Path) -> Path:
-    """Return where the validation of a table lies, if it has one: beside it."""
+    """Return the path of a table's validation, next to the table, whether or not it exists."""
     return table.with_name(f"{table.name.removesuffix('.json')}{VALIDATION}")
 
 
 def shipped_table(name: str | Path) -> Path | None:
-    """Return the file of a shipped table by its name, with or without ``.json``; None where there is none."""
+    """Return the file of a shipped table by its name, with or without ``.json``; None if there is none."""
     return shipped_tables().get(str(name).removesuffix(".json"))
 
 
@@ -42,7 +42,7 @@ def find_table(name: str | Path) -> Path:
     Raises
     ------
     UnknownNameError
-        If there is neither such a file nor such a table.
+        If neither a file nor a shipped table has that name.
     """
     path = Path(name)
     known = path if is_file(path) else shipped_table(name)

@@ -1,4 +1,4 @@
-"""Tables of runtimes that run a network as one piece: whole networks are measured, and the entries solved for."""
+"""Tables of runtimes that execute a network as a unit: whole networks are measured, and the entries solved for."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.tables._solving import Solution, solve_entries
 
-#: Share of the budget for timing the candidates in the runtime that stands in, and how narrow their intervals become.
+#: Share of the budget for timing candidates in the substitute runtime, and the half-width sought for their intervals.
 _PRIOR_SHARE, _PRIOR_HALF_WIDTH = 0.25, 0.03
 
-#: Networks of the first batch, and the fewest of any: what they take is not known before.
+#: Networks of the first batch, whose times are still unknown, and the fewest of any batch.
 _FIRST_BATCH = 4
 
 #: Rounds over the networks of a batch.
@@ -46,20 +46,20 @@ Columns = list[NDArray[np.float64]]
 
 
 class BatchSchedule(Schedule):
-    """Batches of whole networks until the budget is spent, each on a bench of its own.
+    """Batches of whole networks until the budget is spent, each on a separate bench.
 
     Parameters
     ----------
     plan : MeasurePlan
-        What to solve for.
+        Plan whose entries are solved for.
     protocol : Protocol
-        How to measure; its budget includes the time that the runtime takes to prepare networks.
+        Measuring protocol; its budget includes the time that the runtime needs to prepare networks.
     prior : list of ndarray
-        By layer, what its candidates may cost.
+        Prior costs of the candidates, by layer.
     failed : sequence of (int, int)
-        Layer and index of the candidates that cannot be run.
+        Layer and index of the candidates that cannot be executed.
     metric : str, default="latency"
-        What is solved for.
+        Metric to solve for.
     """
 
     kind = "solved"
@@ -85,16 +85,16 @@ class BatchSchedule(Schedule):
 
     @property
     def end(self) -> float:
-        """A session is one batch, and ends with it."""
+        """Infinite: a session is one batch, and ends with it."""
         return float("inf")
 
     @property
     def share(self) -> float:
-        """Share of the budget that is spent, or of the batches that are allowed."""
+        """Share of the budget, or of the permitted batches, that was spent."""
         return max(len(self._rounds) / self.protocol.rounds, self.spent / self.protocol.time_budget)
 
     def sessions(self) -> Iterator[int]:
-        """Yield batches until the budget is spent; one that was interrupted is measured anew."""
+        """Yield batches until the budget is spent; an interrupted batch is measured again."""
         first = max(self._rounds, default=-1) + 1
         for batch in range(first, first + self.protocol.rounds):
             self.process = batch
@@ -104,7 +104,7 @@ class BatchSchedule(Schedule):
             yield batch
 
     def next_round(self) -> list[Chain]:
-        """Return all networks of the batch in a new order, as often as a batch visits them."""
+        """Return all networks of the batch in a new order, until the batch has its rounds."""
         if len(self._rounds.get(self.process, ())) >= _VISITS:
             return []
         able = [network for network in self._batch if self._key(network) not in self.failures]
@@ -112,12 +112,12 @@ class BatchSchedule(Schedule):
         return [(self._subject(able[place]),) for (place,) in order]
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in a round."""
+        """Add a round."""
         super().observe(records)
         self._rounds.setdefault(records[0].process, []).append(records)
 
     def fail(self, failure: Failure) -> None:
-        """Leave a network out.
+        """Exclude a network.
 
         Raises
         ------
@@ -141,12 +141,12 @@ class BatchSchedule(Schedule):
         return np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), references
 
     def _summarise(self, rounds: Sequence[Sequence[Record]]) -> dict[str, float]:
-        """Return what each network of a batch took, the drift taken out; nothing without the reference network."""
+        """Return the value of each network of a batch, corrected for drift; empty without the reference network."""
         drift = [quantile([record.reference for record in records], 0.5) for records in rounds]
         level, times = quantile(drift, 0.5), dict[str, list[float]]()
         for records, reference in zip(rounds, drift, strict=True):
             for record in records:
-                # Power is no less on a slower machine.
+                # Power does not scale with the speed of the machine.
                 factor = 1.0 if self.metric == "power" else level / reference
                 samples = record.samples.get(self.metric, ())
                 times.setdefault(record.subjects[0], []).extend(factor * sample for sample in samples)
@@ -156,7 +156,7 @@ class BatchSchedule(Schedule):
         return {key: quantile(values, self.protocol.statistic) for key, values in kept.items()}
 
     def _affordable(self) -> int:
-        """Return how many networks the rest of the budget allows for, by what they took so far."""
+        """Return the number of networks that the rest of the budget allows, at their mean time so far."""
         if not self._rounds:
             return _FIRST_BATCH
         each = max(1e-9, self.spent / sum(len(rounds[0]) for rounds in self._rounds.values()))
@@ -167,9 +167,9 @@ class BatchSchedule(Schedule):
         seed, drawn = self.protocol.seed, list[Network]()
         for place, alignment in enumerate(ALIGNMENTS):
             number = index * len(ALIGNMENTS) + place
-            hands = self._available
-            drawn += balanced_round(self.plan.sizes, number, seed, wanted=hands, costs=costs, alignment=alignment)
-            drawn.append(light_network(hands, costs, number, seed))
+            pools = self._available
+            drawn += balanced_round(self.plan.sizes, number, seed, wanted=pools, costs=costs, alignment=alignment)
+            drawn.append(light_network(pools, costs, number, seed))
         return list(dict.fromkeys(network for network in drawn if network != self._reference))
 
     def _key(self, network: Network) -> str:
@@ -186,12 +186,12 @@ class BatchSchedule(Schedule):
 def solved_table(plan: MeasurePlan, measuring: Measuring, metric: str = "latency") -> LookupTable:
     """Measure whole networks and solve for the entries of their candidates.
 
-    What the candidates cost in a runtime that can be timed inside, or what they compute, is the prior of the solution.
+    The prior is the cost of the candidates in a runtime that supports layer timing, or is computed from their work.
 
     Raises
     ------
     MeasurementError
-        If the reference network cannot be run.
+        If the reference network cannot be executed.
     InvalidValueError
         If the budget was spent before three networks were measured.
     """
@@ -209,7 +209,7 @@ def _op_keys(plan: MeasurePlan) -> list[list[str]]:
 
 
 def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, dict[tuple[int, int], str]]:
-    """Time the candidates where they can be timed inside; otherwise go by what they compute."""
+    """Time the candidates in the substitute runtime; without one, estimate their costs from their work."""
     inner = measuring.runtime.stand_in()
     if inner is None:
         return _computed_prior(plan), {}
@@ -228,11 +228,11 @@ def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, di
 
 
 def _ignore(progress: Progress) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 def prior_of(plan: MeasurePlan, campaign: StoredCampaign, store: Store) -> tuple[Columns, dict[tuple[int, int], str]]:
-    """Return the prior that a stored campaign was drawn with, from the campaign of the runtime that stood in."""
+    """Return the prior of a stored campaign, from the campaign of its substitute runtime."""
     for found in reversed(list(store.campaigns(kind=LayerSchedule.kind))):
         other, mine = found.header, campaign.header
         same_machine = (other.platform.device, other.platform.threads) == (mine.platform.device, mine.platform.threads)
@@ -253,7 +253,7 @@ def _computed_prior(plan: MeasurePlan) -> Columns:
 
 
 def solve_batches(schedule: BatchSchedule, failed: dict[tuple[int, int], str], platform: Platform) -> LookupTable:
-    """Solve for the entries of everything that a schedule has observed.
+    """Solve for the entries, given all observations of a schedule.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def solve_batches(schedule: BatchSchedule, failed: dict[tuple[int, int], str], p
         raise InvalidValueError("The time budget is too small: it was spent before three networks were measured.")
     features = [np.array([_counts(candidate.op) for candidate in layer.candidates.values()]) for layer in plan.layers]
     names = [list(layer.candidates) for layer in plan.layers]
-    # Contributions to a mean power have nothing to do with work: a priori they are alike.
+    # Contributions to the mean power do not depend on work: the prior is uniform.
     even = schedule.metric == "power"
     prior = [np.ones(size) for size in plan.sizes] if even else schedule.prior
     solution = solve_entries(architectures, times, prior, () if even else features, names)
@@ -304,12 +304,12 @@ def _network(key: str) -> Network:
 
 
 def _counts(op: OpSpec) -> list[float]:
-    """Return what may explain the cost of an operator: multiply-adds, and bytes read and written."""
+    """Return explanatory features of an operator's cost: multiply-adds, and bytes read and written."""
     found = features_of(op)
     return [float(found.macs), float(found.memory)]
 
 
 def _work(op: OpSpec) -> float:
-    """Return a rough guess of the cost of an operator [s], for a device of 20 GMAC/s and 10 GB/s."""
+    """Return a rough estimate of the cost of an operator [s], for a device of 20 GMAC/s and 10 GB/s."""
     macs, memory = _counts(op)
     return macs / 20e9 + memory / 10e9 + 1e-6

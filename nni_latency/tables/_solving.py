@@ -1,4 +1,4 @@
-"""Entries solved for from whole networks, and tables of energy and power, which only whole networks show."""
+"""Entries solved for from whole networks, and tables of energy and power, which are measured per network only."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from nni_latency.tables._layer_schedule import LayerSchedule, Network
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._machine import fit_residency
 
-#: How far entries may lie from their prior, as shares of it; the likeliest is taken.
+#: Grid of the standard deviation of entries from their prior, as shares of it; the most likely is chosen.
 _SPREADS = np.geomspace(0.01, 1.0, 9)
 
-#: The same for what the entries of one layer, or of one choice in all layers, have in common.
+#: Grid of the same for the deviations shared within a layer, and by one choice across layers.
 _COMMON = (0.0, 0.1, 0.3, 1.0)
 
-#: How exact the measured networks are, as a share; the likeliest is taken.
+#: Grid of the relative error of the measured networks; the most likely is chosen.
 _NOISES = np.geomspace(0.003, 0.1, 6)
 
-#: No entry is less than this share of its prior: nothing takes a negative time.
+#: Lower bound of an entry, as a share of its prior: costs are positive.
 _LEAST_SHARE = 0.02
 
-#: A priori standard deviation of the weights of the prior's features: as good as nothing is known about them.
+#: A priori standard deviation of the weights of the features: practically uninformative.
 _WIDE = 10.0
 
-#: Networks from which candidates are told apart; of fewer only the mean power is known.
+#: Fewest networks from which candidates are solved for; with fewer, all entries follow from the mean power.
 _FEWEST_NETWORKS = 3
 
-#: Standard deviation of the power of a candidate, as a share, where nothing is known of it.
+#: Relative standard deviation of the power of a candidate that was not solved for.
 _UNKNOWN_CANDIDATE = 0.2
 
-#: Standard deviations, as shares of the mean power: of the power of a group where nothing is known of it, and of what
-#: groups do not explain of a network's power.
+#: Standard deviations, as shares of the mean power: of the power of an unknown group, and of the part of a network's
+#: power that groups do not explain.
 _UNKNOWN_GROUP, _UNEXPLAINED = 0.3, 0.03
 
-#: No group draws less than this share of the mean power.
+#: Lower bound of the power of a group, as a share of the mean power.
 _LEAST_GROUP = 0.1
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Entries that were solved for.
+    """Solved entries.
 
     Parameters
     ----------
     values : tuple of ndarray
-        By layer the costs of the candidates, (n_choices,).
+        Costs of the candidates by layer, (n_choices,).
     deviations : tuple of ndarray
         Their standard deviations, of the same shapes.
     spread : float
-        How far entries lie from their prior, as a share of it.
+        Standard deviation of entries from their prior, as a share of it.
     noise : float
-        How far networks lie from the sums of their entries, as a share.
+        Standard deviation of networks from the sums of their entries, as a share.
     """
 
     values: tuple[NDArray[np.float64], ...]
@@ -77,27 +77,27 @@ def solve_entries(
     features: Sequence[NDArray[np.float64]] = (),
     names: Sequence[Sequence[str]] = (),
 ) -> Solution:
-    r"""Recover what candidates cost from the costs of whole networks.
+    r"""Solve for the costs of candidates, given the costs of whole networks.
 
-    There are fewer networks than candidates, and the candidates of a layer always stand for each other, so the sums
-    alone do not determine the entries. A prior does: entry :math:`j` is
+    There are fewer networks than candidates, and a network has exactly one candidate of each layer, so the sums alone
+    do not determine the entries. A prior does: entry :math:`j` is
     :math:`e_j = f_j \theta + p_j (a_{l(j)} + b_{c(j)} + \delta_j)`, a combination of features, the first of which is
-    the prior cost :math:`p_j` itself, plus deviations: one that the candidates of a layer have in common, one that a
-    choice has in all layers, and its own. All are normal, and so are the errors of the networks, so the entries are a
-    Gaussian process [1]_; the standard deviations are those with the highest marginal likelihood.
+    the prior cost :math:`p_j` itself, plus three deviations: one shared by the candidates of a layer, one shared by a
+    choice across layers, and one of the entry. All are normal, and so are the errors of the networks, so the entries
+    are a Gaussian process [1]_; the standard deviations maximise the marginal likelihood.
 
     Parameters
     ----------
     architectures : ndarray of int of shape (n_networks, n_layers)
         Candidate of every layer.
     totals : ndarray of shape (n_networks,)
-        What the networks cost.
+        Costs of the networks.
     prior : sequence of ndarray of shape (n_choices,)
-        By layer, what the candidates cost elsewhere, in any unit; positive.
+        Prior costs of the candidates by layer, in any unit; positive.
     features : sequence of ndarray of shape (n_choices, n_features)
-        By layer, what else may explain the costs.
+        Further explanatory features by layer.
     names : sequence of sequence of str, optional
-        By layer, what the choices are called; those of one name have a deviation in common.
+        Names of the choices by layer; choices of one name share a deviation.
 
     Returns
     -------
@@ -128,9 +128,9 @@ def solve_entries(
     sizes = [len(column) for column in prior]
     known = np.concatenate(prior) / np.concatenate(prior).mean()
     columns = np.column_stack([known, *([_scaled(features)] if len(features) else [])])
-    design, alike = _one_hot(architectures, sizes), _alike(sizes, names)
+    design, in_common = _one_hot(architectures, sizes), _shared_counts(sizes, names)
     unit = float(totals.mean())
-    process = _Process(design, totals / unit, known, columns, alike)
+    process = _Process(design, totals / unit, known, columns, in_common)
     shares = [(float(spread), common, float(noise)) for spread in _SPREADS for common in _COMMON for noise in _NOISES]
     best = max(shares, key=lambda share: process.evidence(*share))
     values, deviations = process.posterior(*best)
@@ -139,8 +139,8 @@ def solve_entries(
     return Solution(tuple(np.split(values * unit, cuts)), tuple(np.split(deviations * unit, cuts)), best[0], best[2])
 
 
-def _alike(sizes: Sequence[int], names: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """Count for every pair of entries what they have in common: the layer, the choice, or both."""
+def _shared_counts(sizes: Sequence[int], names: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+    """Return for every pair of entries how many of layer and choice they share."""
     layers = np.repeat(np.arange(len(sizes)), sizes)
     same: NDArray[np.float64] = (layers[:, None] == layers).astype(np.float64)
     if len(names):
@@ -164,7 +164,7 @@ def _one_hot(architectures: NDArray[np.int64], sizes: Sequence[int]) -> NDArray[
 
 
 class _Process:
-    """A Gaussian process over the entries, seen through the sums of networks; in units of the mean network."""
+    """Gaussian process over the entries, observed through the sums of networks; in units of the mean network."""
 
     def __init__(
         self,
@@ -172,15 +172,15 @@ class _Process:
         totals: NDArray[np.float64],
         known: NDArray[np.float64],
         columns: NDArray[np.float64],
-        alike: NDArray[np.float64],
+        in_common: NDArray[np.float64],
     ) -> None:
-        # An entry is about one over the number of layers.
+        # Scale the prior to the mean network: an entry is about one over the number of layers.
         scale = totals.mean() / max(1e-300, float((design @ known).mean()))
         products = scale**2 * np.outer(known, known)
         self._design, self._totals = design, totals
-        # Covariances of the entries' own deviations, of those in common, and of the features.
-        self._parts = (np.diag(np.diag(products)), products * alike, (_WIDE * scale) ** 2 * columns @ columns.T)
-        # The same of the networks.
+        # Covariances of the entries: individual deviations, shared deviations, and features.
+        self._parts = (np.diag(np.diag(products)), products * in_common, (_WIDE * scale) ** 2 * columns @ columns.T)
+        # The same covariances of the networks.
         self._seen = tuple(design @ part @ design.T for part in self._parts)
 
     def evidence(self, spread: float, common: float, noise: float) -> float:
@@ -201,25 +201,25 @@ class _Process:
 
 
 def metered_table(table: LookupTable, schedule: LayerSchedule, metric: str) -> LookupTable:
-    """Turn a table of latencies into one of energy or power, by what a meter read of the same networks.
+    """Convert a table of latencies to energy or power, using meter readings of the same networks.
 
-    No meter resolves a layer, so the energy of whole networks is solved for that of their candidates, with their times
-    as the prior: a network costs the sum of its latencies times its power. An entry of power is what a candidate adds
-    to the mean power of a network.
+    No meter resolves a layer, so the energy of candidates is solved for from that of whole networks, with latencies as
+    the prior: the energy of a network is the sum of its latencies times its power. An entry of power is the
+    contribution of a candidate to the mean power of a network.
 
     Parameters
     ----------
     table : LookupTable
-        The latencies [s].
+        Latencies [s].
     schedule : LayerSchedule
-        What was measured.
+        The measured schedule, with the meter readings.
     metric : {"energy", "power"}
-        What the table holds.
+        Metric of the result.
 
     Raises
     ------
     MeasurementError
-        If no meter was read.
+        If there are no meter readings.
     """
     powers = network_powers(schedule)
     if not powers:
@@ -252,7 +252,7 @@ def metered_table(table: LookupTable, schedule: LayerSchedule, metric: str) -> L
 
 
 def network_powers(schedule: LayerSchedule) -> dict[Network, float]:
-    """Return the power of every network that was visited with a meter, the median of its windows [W]."""
+    """Return the power of every metered network, the median over its windows [W]."""
     found: dict[Network, list[float]] = {}
     for network, record in _visits(schedule):
         found.setdefault(network, []).extend(record.samples.get("power", ()))
@@ -317,16 +317,16 @@ class GroupPowers:
     Parameters
     ----------
     watts : mapping of str to float
-        By group, the power while one of its operators runs [W].
+        Power by group, while one of its operators runs [W].
     deviations : mapping of str to float
-        By group, its standard deviation [W].
+        Its standard deviation by group [W].
     """
 
     watts: Mapping[str, float]
     deviations: Mapping[str, float]
 
     def joules(self, entry: Entry) -> Entry:
-        """Return the energy of an operator [J] by its latency."""
+        """Convert the latency of an operator to energy [J]."""
         group = _group(entry)
         watts, spread = self.watts[group], self.deviations[group] / self.watts[group]
         value = entry.value * watts
@@ -335,25 +335,26 @@ class GroupPowers:
 
 
 def energy_of_operators(table: LookupTable, operators: Sequence[Sequence[str]], powers: Sequence[float]) -> LookupTable:
-    """Turn a table of latencies into one of energy, by what a meter read of the same networks.
+    """Convert a table of latencies to energy, using meter readings of the same networks.
 
     No meter resolves an operator. The power of a network is the mean of the powers of its operators, weighted by time;
-    operators of a group, as `nni_latency.operators.group_of` tells them, are taken to draw the same. Their powers are
-    solved for, and drawn to the mean where the networks do not tell. Energy is power times latency.
+    all operators of a group, as defined by `nni_latency.operators.group_of`, are assumed to have the same power. The
+    powers are solved for, and shrunk to the mean where the networks do not determine them. Energy is power times
+    latency.
 
     Parameters
     ----------
     table : LookupTable
-        The latencies [s].
+        Latencies [s].
     operators : sequence of sequence of str
-        Of every network of the table, the keys of its operators, as often as they run.
+        Keys of the operators of every network of the table, repeated as often as they run.
     powers : sequence of float
-        Of every network of the table, its power [W].
+        Power of every network of the table [W].
 
     Raises
     ------
     MeasurementError
-        If no meter was read.
+        If there are no meter readings.
     """
     if not powers or len(powers) != len(table.networks):
         raise MeasurementError("No meter was read, so there is no energy. Measure anew, with a meter.")
@@ -387,14 +388,14 @@ def group_powers(networks: Sequence[Sequence[Entry]], powers: Sequence[float]) -
     Parameters
     ----------
     networks : sequence of sequence of Entry
-        The operators of every network with their latencies.
+        Operators of every network, with their latencies.
     powers : sequence of float
         Power of every network [W].
     """
     groups = sorted({_group(entry) for entries in networks for entry in entries})
     shares = np.array([_shares(entries, groups) for entries in networks])
     usual = float(np.mean(powers))
-    # Rows of shares add up to 1, so a constant power leaves nothing to explain, and the mean is given back exactly.
+    # Rows of shares sum to 1, so a constant power has zero residual and the mean is reproduced exactly.
     precision = shares.T @ shares / _UNEXPLAINED**2 + np.eye(len(groups)) / _UNKNOWN_GROUP**2
     covariance = np.linalg.inv(precision)
     ratios = 1 + covariance @ shares.T @ (np.asarray(powers) / usual - 1) / _UNEXPLAINED**2
@@ -418,7 +419,7 @@ def _shares(entries: Sequence[Entry], groups: Sequence[str]) -> NDArray[np.float
 
 
 def powers_of(records: Sequence[Record]) -> dict[str, float]:
-    """Return the power of every network that was visited with a meter, the median of its windows [W]."""
+    """Return the power of every metered network, the median over its windows [W]."""
     found: dict[str, list[float]] = {}
     for record in records:
         found.setdefault(record.subjects[0], []).extend(record.samples.get("power", ()))

@@ -1,4 +1,4 @@
-"""From samples to a table: entries, speed of the machine, calibration, residency and the error of whole networks."""
+"""Summary of samples as a table: entries, machine speed, calibration, residency and the error of whole networks."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors
 from nni_latency.tables._plan import MeasurePlan
 
-#: Networks lighter than this share of the median one lie at the end of the curve and say little of the others.
+#: Networks with a lower cost, relative to the median one, are excluded from the error: they lie at the curve's end.
 _LIGHTEST = 0.25
 
-#: Runs of a network from which its own deviation is told, and rounds that can be divided into halves.
+#: Fewest runs of a network for an estimate of its deviation, and fewest rounds that can be split into halves.
 _FEWEST_RUNS, _FEWEST_ROUNDS = 6, 4
 
-#: Entries, speed and curve depend on each other; after so many turns none of them changes any more.
+#: Iterations of the joint fit of entries, speed and curve; it has converged by then.
 _TURNS = 4
 
-#: What networks differ by on most machines, and how far (as a logarithm) that may be off, before anything was measured.
+#: Prior of the network error: its typical value on most machines, and its standard deviation as a logarithm.
 TYPICAL_ERROR, _UNCERTAINTY = 0.012, 0.8
 
-#: Degrees of freedom of the deviations: networks at the ends of a space deviate by more than the others.
+#: Degrees of freedom of the deviations: heavy tails, because networks at the ends of a space deviate more.
 _FREEDOM = 4
 
-#: What is tried.
+#: Grid of network errors.
 _ERRORS = np.geomspace(0.001, 0.2, 107)
 
 
@@ -47,10 +47,10 @@ def summarise(
     failures: Mapping[tuple[int, int], str] = MappingProxyType({}),
     duration: float = 0.0,
 ) -> LookupTable:
-    """Make the table of what was measured.
+    """Build the table from samples.
 
-    An entry is what a candidate costs in a network that is too large for the cache, at the machine's usual speed. A
-    sample is divided by how slow the machine was just then, and by what the size of its network saves.
+    An entry is the cost of a candidate in a network that is too large for the cache, at the machine's usual speed. Each
+    sample is divided by the slowness of the machine at that time, and by the saving due to the size of its network.
     """
     runs = samples.runs
     places = Places.of([[candidate.op.op_key for candidate in layer.candidates.values()] for layer in plan.layers])
@@ -83,9 +83,9 @@ def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | N
 def _error_of_networks(
     runs: Runs, fit: TableFit, summaries: Sequence[Summary | None], protocol: Protocol
 ) -> float | None:
-    """Return by how much networks differ from their sums beyond chance; None if too few were run again and again.
+    """Return the relative deviation of networks from their sums beyond chance; None with too few repeated networks.
 
-    The runs of every other round are held to the entries of the rest, so that no network is held to itself.
+    Cross-validated: runs of the odd rounds are predicted from the even ones and vice versa.
     """
     repeated = runs.counts >= _FEWEST_RUNS
     if len(np.unique(runs.rounds)) < _FEWEST_ROUNDS or not repeated.any():
@@ -128,14 +128,14 @@ def _layers(
 
 @dataclass(frozen=True)
 class Places:
-    """The entries of a plan in a row.
+    """Flat indices of the entries of a plan.
 
     Parameters
     ----------
     starts : ndarray of int of shape (n_layers,)
-        Where the candidates of each layer begin.
+        Index of the first candidate of each layer.
     operators : ndarray of int of shape (n_entries,)
-        Equal numbers for equal operators, from 0.
+        Index of the operator of each entry, equal for equal operators, from 0.
     """
 
     starts: NDArray[np.int64]
@@ -143,13 +143,13 @@ class Places:
 
     @classmethod
     def of(cls, keys: Sequence[Sequence[str]]) -> Places:
-        """Return the places of the candidates of all layers, given what tells their operators apart."""
+        """Build the places from the operator keys of the candidates of each layer."""
         starts = np.cumsum([0, *(len(layer) for layer in keys[:-1])])
         _, operators = np.unique([key for layer in keys for key in layer], return_inverse=True)
         return cls(starts, operators)
 
     def pooled(self, values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Give entries of equal operators the mean of their logarithms, weighted by their samples."""
+        """Replace the values of equal operators by their geometric mean, weighted by their samples."""
         seen = counts > 0
         means = group_means(np.log(values[seen]), self.operators[seen], len(values), counts[seen].astype(np.float64))
         return np.where(seen, np.exp(means[self.operators]), np.nan)
@@ -157,22 +157,22 @@ class Places:
 
 @dataclass(frozen=True)
 class TableFit:
-    """What runs say of the candidates of a space.
+    """Joint fit of candidates' costs, machine speed, calibration and residency to runs.
 
     Parameters
     ----------
     places : Places
-        Which entry is which.
+        Indices of the entries.
     values : ndarray of shape (n_entries,)
         Costs of the candidates [s]; nan where there is no sample.
     slowness : ndarray of shape (n_runs,)
-        How much slower than usual the machine was at each run, as a factor.
+        Slowness of the machine at each run, as a factor of the usual time.
     samples : ndarray of shape (n_runs, n_layers)
-        Times of the layers in a large network at the usual speed [s].
+        Times of the layers, normalised to a large network at the usual speed [s].
     calibration : float
-        Factor on the sum of entries.
+        Factor of the sum of entries.
     residency : Residency or None
-        For the calibrated sum.
+        Curve over the calibrated sum.
     """
 
     places: Places
@@ -184,7 +184,7 @@ class TableFit:
 
     @classmethod
     def of(cls, runs: Runs, places: Places, protocol: Protocol) -> TableFit:
-        """Fit all at once to runs."""
+        """Fit all parameters to runs."""
         index = runs.networks + places.starts
         count, flat, n_visits = len(places.operators), index.ravel(), len(runs.reference)
         sizes = np.bincount(flat, minlength=count)
@@ -214,18 +214,18 @@ class TableFit:
     def summaries(self, runs: Runs, protocol: Protocol) -> list[Summary | None]:
         """Return value and interval of every entry; None where there is no sample.
 
-        The half-widths of the intervals of equal operators add up like standard deviations, as do their weights.
+        The half-widths of the intervals of equal operators are combined like standard deviations, with their weights.
         """
         own: dict[int, Summary] = {}
         for column, start, chosen in zip(self.samples.T, self.places.starts, runs.networks.T, strict=True):
             for choice in np.unique(chosen).tolist():
                 taken = tuple(column[chosen == choice].tolist())
                 own[int(start) + choice] = Measurement(taken, protocol).summary
-        alike: dict[int, list[Summary]] = {}
+        by_operator: dict[int, list[Summary]] = {}
         for place, summary in own.items():
-            alike.setdefault(int(self.places.operators[place]), []).append(summary)
+            by_operator.setdefault(int(self.places.operators[place]), []).append(summary)
         return [
-            _pooled(alike[operator], float(value)) if place in own else None
+            _pooled(by_operator[operator], float(value)) if place in own else None
             for place, (operator, value) in enumerate(zip(self.places.operators.tolist(), self.values, strict=True))
         ]
 
@@ -247,7 +247,7 @@ def _pooled(summaries: list[Summary], value: float) -> Summary:
 
 
 def _run_weights(times_run: NDArray[np.int64], rest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how much each run counts: those of one network have what the sum does not say of it in common."""
+    """Return the weight of each run: runs of one network share its deviation from the sum."""
     noise = deviation(rest - np.median(rest))
     common = TYPICAL_ERROR**2 / (TYPICAL_ERROR**2 + noise**2)
     weights: NDArray[np.float64] = 1 / (1 + common * (times_run - 1))
@@ -257,15 +257,15 @@ def _run_weights(times_run: NDArray[np.int64], rest: NDArray[np.float64]) -> NDA
 def network_error(residuals: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
     """Return the standard deviation of whole networks from their prediction, as a share, beyond their standard errors.
 
-    It is the root mean square under the posterior: few networks leave it uncertain, and the interval that is made of it
-    has to be wider for that.
+    It is the root mean square under the posterior, which is larger where few networks leave it uncertain, so that the
+    intervals computed from it are wider.
 
     Parameters
     ----------
     residuals : ndarray of shape (n_networks,)
-        Logarithm of measured over predicted time, of networks that the prediction was not fitted to.
+        Logarithm of measured over predicted time, of networks outside of the fit.
     errors : ndarray of shape (n_networks,)
-        Standard errors of those by chance alone.
+        Standard errors of the residuals by chance alone.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The tables of other projects: reading them into ours, and writing ours for them."""
+"""Table formats of other projects: import and export."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Formats by layer and candidate: CSV, a text table with a line a layer, and lists in JSON."""
+"""Formats by layer and candidate: CSV, a text table with one line per layer, and lists in JSON."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _COST_COLUMN = re.compile(
     rf"(?P<name>value|low|high|{'|'.join(METRIC_UNITS)})(?:[ _]\[?(?P<unit>{'|'.join(_UNIT_NAMES)})\]?)?"
 )
 
-#: Columns that may stand beside the cost.
+#: Optional columns next to the cost.
 _EXTRA_COLUMNS = ("low", "high", "n_samples", "n_dropped")
 
-#: What stands for a candidate that was not measured.
+#: Marks a candidate that was not measured.
 _NOT_MEASURED = "-"
 
 
 def is_csv(data: bytes) -> bool:
-    """Whether a file looks like such a table: its first line begins with the column of layers."""
+    """Whether a file looks like CSV with the column of layers first."""
     return re.match(rb"(\xef\xbb\xbf)?\"?layer\"?\s*[,;\t]", data) is not None
 
 
 def read_csv(data: bytes) -> Sheet:
-    """Read such a table, separated by commas, semicolons or tabs.
+    """Read CSV, separated by commas, semicolons or tabs.
 
     Raises
     ------
     FileFormatError
-        If a line has another number of cells than the first, a column is missing or not known, or two columns are in
+        If a line has another number of cells than the first, a column is missing or unknown, or two columns are in
         different units.
     """
     text = decode(data)
@@ -53,9 +53,9 @@ def read_csv(data: bytes) -> Sheet:
     header = [cell.strip() for cell in lines[0]]
     if header[0] != "layer" or len(header) < 2 or len(lines) < 2:
         raise FileFormatError("it must begin with a line of names, the first of which is 'layer', and go on with costs")
-    double = sorted({name for name in header if header.count(name) > 1})
-    if double:
-        raise FileFormatError(f"line 1 names a column twice: {', '.join(double)}")
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    if duplicates:
+        raise FileFormatError(f"line 1 names a column twice: {', '.join(duplicates)}")
     for number, cells in enumerate(lines[1:], 2):
         if len(cells) != len(header):
             raise FileFormatError(
@@ -119,7 +119,7 @@ def _count(given: dict[str, str], name: str, place: str) -> int:
 
 
 def write_csv(table: tables.LookupTable, unit: str) -> Written:
-    """Write every entry as a line: layer, choice, cost, interval, samples."""
+    """Write one line per entry: layer, choice, cost, interval, samples."""
     power = power_of(unit, table.metric)
     suffix = unit.replace("1/s", "per_s")
     file = io.StringIO(newline="")
@@ -134,26 +134,26 @@ def write_csv(table: tables.LookupTable, unit: str) -> Written:
 
 
 def is_grid(data: bytes) -> bool:
-    """Whether a file looks like such a table: its second line is numbers."""
+    """Whether a file looks like a text table: its second line consists of numbers."""
     lines = [line for line in data[:65536].decode("utf-8", "replace").splitlines() if line.strip()]
     return len(lines) > 1 and all(_is_number(word) for word in lines[1].split())
 
 
 def read_grid(data: bytes) -> Sheet:
-    """Read such a table; without a line of names, the candidates are those of the space in its order.
+    """Read a text table; without a line of names, the candidates are those of the space in order.
 
     Raises
     ------
     FileFormatError
-        If a line has another number of numbers than the first has names.
+        If a line has another length than the first.
     """
     lines = [(number, line.split()) for number, line in enumerate(decode(data).splitlines(), 1) if line.strip()]
     names: list[str] | None = None
     if not all(_is_number(word) for word in lines[0][1]):
         names = lines.pop(0)[1]
-        double = sorted({name for name in names if names.count(name) > 1})
-        if double:
-            raise FileFormatError(f"line 1 names a candidate twice: {', '.join(double)}")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise FileFormatError(f"line 1 names a candidate twice: {', '.join(duplicates)}")
     if not lines:
         raise FileFormatError("it has a line of names and no line of numbers; it may have been cut off")
     width = len(names) if names else len(lines[0][1])
@@ -172,12 +172,12 @@ def read_grid(data: bytes) -> Sheet:
 
 
 def write_grid(table: tables.LookupTable, unit: str) -> Written:
-    """Write the searched layers as lines of numbers.
+    """Write the searched layers, one line of numbers each.
 
     Raises
     ------
     InvalidValueError
-        If a candidate has a blank in its name.
+        If the name of a candidate contains whitespace or is a number.
     """
     power = power_of(unit, table.metric)
     choices = common_choices(table)
@@ -205,19 +205,19 @@ def _is_number(word: str) -> bool:
 
 
 def is_lists(data: bytes) -> bool:
-    """Whether a file looks like such a table."""
+    """Whether a file looks like lists in JSON."""
     return data.lstrip()[:1] == b"["
 
 
 def read_lists(data: bytes) -> Sheet:
-    """Read such a table.
+    """Read lists in JSON.
 
-    Nulls at the beginning and the end are layers that the space does not choose.
+    Nulls at the beginning and end are fixed layers.
 
     Raises
     ------
     FileFormatError
-        If it is not whole or not of this form.
+        If it is truncated or of another form.
     """
     content = load_json(decode(data))
     if not isinstance(content, list) or not all(item is None or isinstance(item, list) for item in content):
@@ -237,7 +237,7 @@ def read_lists(data: bytes) -> Sheet:
 
 
 def write_lists(table: tables.LookupTable, unit: str) -> Written:
-    """Write the searched layers as lists by candidate, and fixed ones as null."""
+    """Write the searched layers as lists by candidate, and the fixed ones as null."""
     power = power_of(unit, table.metric)
     lines = [f" {_list_of_layer(layer, power)}" for layer in table.layers]
     return Written(("[\n" + ",\n".join(lines) + "\n]\n").encode(), fixed_remarks(table))

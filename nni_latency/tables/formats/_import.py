@@ -1,4 +1,4 @@
-"""`import_table` and `export_table`: between the files of other projects and ours."""
+"""`import_table` and `export_table`: conversion from and to the file formats of other projects."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ Invalid = Literal["error", "leave-out"]
 
 @dataclass(frozen=True)
 class Imported:
-    """A table from elsewhere, and what of the file is not in it. Immutable.
+    """An imported table, with the rows of the file that it does not contain. Immutable.
 
     Parameters
     ----------
     table : LookupTable
-        What was understood; operator keys without a space make a table of operators.
+        The table; operator keys without a space make a table of operators.
     format : str
-        Format of the file.
+        Name of the file's format.
     unit : str
-        Unit that it was read in.
+        Unit in which the numbers were read.
     unmatched : tuple of str
-        Rows that belong to no layer and candidate of the space.
+        Rows that match no layer and candidate of the space.
     left_out : tuple of str
-        Rows whose cost is no positive number, each with what it says.
+        Rows whose cost is not a positive number, each with its value.
     """
 
     table: LookupTable
@@ -63,31 +63,31 @@ def import_table(
     invalid: Invalid = "error",
     check_unit: bool = True,
 ) -> Imported:
-    """Read a table that another project wrote.
+    """Import a table of another project.
 
     Parameters
     ----------
     path : str or Path
         The file.
     plan : MeasurePlan, optional
-        The space that it belongs to. Without it, operator keys make a table of operators, which an estimator looks up
-        by what they compute; anything else makes a table of a space without a name.
+        Plan of the space that the file describes. Without it, operator keys make a table of operators, which an
+        estimator looks up by operator key; anything else makes a table of an unnamed space.
     file_format : str, optional
-        Name in `FORMATS`; what the file looks like without it.
+        Name in `FORMATS`; recognised from the content by default.
     unit : str, optional
-        Unit of the numbers, such as ``ms``. Must be given where the file does not say it.
+        Unit of the numbers, such as ``ms``. Required where the file does not state it.
     metric : str, default="latency"
-        What the numbers are.
+        Metric of the numbers.
     platform : Platform, optional
-        Where they were taken.
+        Platform of the measurements.
     choices : sequence of str, default=()
-        Names of the candidates in order, for files that do not name them; those of the space without it.
+        Names of the candidates in order, for files without names; by default those of the space.
     batch_size : int, default=1
-        Inputs of a run, where there is no plan.
+        Batch size, where there is no plan.
     invalid : {"error", "leave-out"}, default="error"
-        What to do about rows whose cost is no positive number.
+        How to treat rows whose cost is not a positive number.
     check_unit : bool, default=True
-        Refuse latencies that no device can have.
+        Raise an error for implausible latencies.
 
     Returns
     -------
@@ -96,10 +96,10 @@ def import_table(
     Raises
     ------
     FileFormatError
-        If the file is absent, not whole, or of another form. Nothing in it is executed.
+        If the file is absent, truncated, or in another format. Nothing in it is executed.
     InvalidValueError
-        If the unit is not known, two rows disagree, costs are no positive numbers, or no device can be that fast or
-        slow.
+        If the unit is unknown, two rows disagree, costs are not positive numbers, or latencies are implausibly short or
+        long.
     """
     if invalid not in ("error", "leave-out"):
         raise InvalidValueError(f"The 'invalid' of import_table must be 'error' or 'leave-out'. Got {invalid!r}.")
@@ -126,10 +126,10 @@ def import_table(
 
 
 def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | Path | None = None) -> tuple[str, ...]:
-    """Write a table for another project.
+    """Export a table to the format of another project.
 
-    These formats have no calibration, so each number is multiplied by it; what else they have no place for is
-    returned.
+    These formats have no calibration, so each number is multiplied by it; other information that they cannot hold is
+    listed in the result.
 
     Parameters
     ----------
@@ -140,19 +140,19 @@ def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | 
     unit : str
         Unit of the file.
     out : str or Path, optional
-        The file; without it nothing is written, and only the remarks are made.
+        The file; without it nothing is written, and only the remarks are returned.
 
     Returns
     -------
     tuple of str
-        What the file does not say that the table does.
+        Information of the table that the file does not hold.
 
     Raises
     ------
     UnknownNameError
-        If there is no such format.
+        If the format does not exist.
     InvalidValueError
-        If the metric has no such unit, or the format no place for any entry.
+        If the unit does not fit the metric, or the format can hold none of the entries.
     OutputError
         If the file cannot be written.
     """
@@ -168,10 +168,10 @@ def export_table(table: LookupTable, file_format: str, *, unit: str, out: str | 
     written = kind.write(fold_calibration(table), unit)
     if out is not None:
         write_atomically(Path(out), written.content)
-    return (*written.remarks, *_unsaid(table))
+    return (*written.remarks, *_export_remarks(table))
 
 
-def _unsaid(table: LookupTable) -> list[str]:
+def _export_remarks(table: LookupTable) -> list[str]:
     remarks = []
     if table.calibration != 1:
         remarks.append(f"Every number was multiplied by the calibration, {table.calibration:.4g}.")
@@ -198,7 +198,7 @@ def _unit(sheet: Sheet, kind: TableFormat, unit: str | None, metric: str) -> str
 
 
 def _costs(matching: Matching, power: int, *, zero: bool) -> tuple[dict[Place, Entry], list[str]]:
-    """Make the entries; say what the rows are that can have none."""
+    """Convert rows to entries; also describe the rows with invalid costs."""
     good: dict[Place, Entry] = {}
     bad = []
     for place, row in matching.rows.items():
@@ -234,10 +234,10 @@ def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
     if reason is not None:
         known, power = UNITS[METRIC_UNITS[table.metric]], power_of(unit, table.metric)
         likely = [other for other in known if implausible(table, factor=10.0 ** (known[other] - power)) is None]
-        # Nobody writes tables in nanoseconds where a larger unit will do.
+        # Tables are not written in nanoseconds where a larger unit suffices.
         likely = [other for other in likely if other != "ns"] or likely
-        said = [_compare_units(other, known[other] - power) for other in likely]
-        remedy = f"They would be plausible in {' or in '.join(said)}" if said else "No unit makes them plausible"
+        units = [_compare_units(other, known[other] - power) for other in likely]
+        remedy = f"They would be plausible in {' or in '.join(units)}" if units else "No unit makes them plausible"
         raise InvalidValueError(
             f"The latencies of {str(source)!r} cannot be in {unit}: {reason}. {remedy}; "
             "if they are right all the same, switch off 'check_unit'."
@@ -251,7 +251,7 @@ def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
 
 
 def _compare_units(unit: str, power: int) -> str:
-    """Say a unit, and by how much it is off from the one that was given."""
+    """Return a unit with its ratio to the unit that was given."""
     return f"{unit}, {10 ** abs(power):,} times {'more' if power > 0 else 'less'}"
 
 

@@ -1,4 +1,4 @@
-"""From a sheet to a table: every row finds its layer and candidate, and latencies that cannot be true are named."""
+"""Matching of the rows of a sheet to layers and candidates, and detection of implausible latencies."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from nni_latency.tables._plan import OPERATORS, MeasurePlan, SpaceReference
 from nni_latency.tables.formats._sheet import Row, Sheet, own_name
 from nni_latency.units import format_count, format_seconds, number_of
 
-#: Where a row belongs: layer and choice.
+#: Destination of a row: layer and choice.
 Place = tuple[str, str]
 
-#: Multiply-adds a second: less than a single-board computer of 2012, and more than any accelerator reaches with a block
-#: of a mobile network and one picture at a time.
+#: Plausible multiply-adds per second: the least is below a single-board computer of 2012, the most above any
+#: accelerator on a block of a mobile network at batch size 1.
 _SLOWEST, _FASTEST = 2e7, 3e12
 
-#: With large batches the largest accelerators reach about this.
+#: The same at large batch sizes, about that of the largest accelerators.
 _FASTEST_OF_ALL = 1e15
 
-#: Time of one candidate [s] where nothing is known about its work.
+#: Plausible times of one candidate [s] if its work is unknown.
 _SHORTEST, _LONGEST = 2e-7, 60.0
 
-#: Smaller operators tell about the call more than about the device.
+#: Multiply-adds below which an operator is dominated by the overhead of the call.
 _LEAST_WORK = 1e6
 
-#: How far the rate of one layer may lie from that of the others.
+#: Ratio of the rate of one layer to that of the others from which it is reported.
 _ODD = 300.0
 
 
 @dataclass(frozen=True)
 class Matching:
-    """Where the rows of a sheet belong. Immutable.
+    """Assignment of the rows of a sheet to layers and candidates. Immutable.
 
     Parameters
     ----------
     space : SpaceReference
-        Whose layers they are.
+        Space of the layers.
     input_shape : tuple of int
-        Batch first.
+        Input shape, batch first.
     layers : tuple of TableLayer
         All layers of the space, without entries.
     rows : mapping of (str, str) to Row
         The row of every layer and choice that has one.
     ops : mapping of (str, str) to OpSpec
-        Operators, where they are known.
+        Operators, where known.
     unmatched : tuple of str
-        Rows that belong nowhere.
+        Rows without a match.
     """
 
     space: SpaceReference
@@ -66,25 +66,25 @@ class Matching:
 def match_sheet(
     sheet: Sheet, plan: MeasurePlan | None = None, *, choices: Sequence[str] = (), batch_size: int = 1
 ) -> Matching:
-    """Find the place of every row.
+    """Match every row to a layer and candidate.
 
     Parameters
     ----------
     sheet : Sheet
-        What the file says.
+        Content of the file.
     plan : MeasurePlan, optional
-        The space; without it the file's own layers make one.
+        Plan of the space; by default the layers are those of the file.
     choices : sequence of str, default=()
-        Names of the candidates, for files that know them by their order; those of the space without it.
+        Names of the candidates in order, for files without names; by default those of the space.
     batch_size : int, default=1
-        Inputs of a run, where there is no plan.
+        Batch size, where there is no plan.
 
     Raises
     ------
     FileFormatError
         If the file has another number of layers or candidates than the space.
     InvalidValueError
-        If two rows of one place disagree, or no row belongs to the space.
+        If two rows of one candidate disagree, or no row belongs to the space.
     """
     layers = tuple(map(tables.TableLayer.of_plan, plan.layers)) if plan is not None else _layers_of_rows(sheet, choices)
     _check_layers(sheet, layers)
@@ -113,7 +113,7 @@ def match_sheet(
 
 
 def _layers_of_rows(sheet: Sheet, names: Sequence[str]) -> tuple[tables.TableLayer, ...]:
-    """Make layers out of what the rows name; where they only count, ``layer0`` and so on."""
+    """Build layers from the names in the rows, or ``layer0`` and so on where the rows are only numbered."""
     found: dict[str, list[str]] = {f"layer{index}": [] for index in range(sheet.n_layers or 0)}
     for row in sheet.rows:
         listed = found.setdefault(_layer_name(row.layer), [])
@@ -121,7 +121,7 @@ def _layers_of_rows(sheet: Sheet, names: Sequence[str]) -> tuple[tables.TableLay
         if name not in listed:
             listed.append(name)
     if sheet.n_layers is not None and not sheet.keyed:
-        # A row that lacks candidates has them all the same: they are those of the longest.
+        # Rows may lack candidates of their layer: use the union over all layers.
         every = list(dict.fromkeys(name for listed in found.values() for name in listed))
         found = dict.fromkeys(found, every)
     return tuple(tables.TableLayer(layer, tuple(listed), {}) for layer, listed in found.items() if listed)
@@ -147,7 +147,7 @@ def _check_layers(sheet: Sheet, layers: Sequence[tables.TableLayer]) -> None:
 
 
 def _by_name(row: Row, layers: Sequence[tables.TableLayer], names: Sequence[str]) -> list[Place]:
-    """Return the place that a row names or counts."""
+    """Return the place that a row identifies by name or index."""
     if isinstance(row.layer, int):
         layer: tables.TableLayer | None = [item for item in layers if item.searched][row.layer]
     else:
@@ -170,7 +170,7 @@ def _places_by_op(ops: Mapping[Place, OpSpec]) -> dict[OpSpec, list[Place]]:
 
 
 def _by_op(row: Row, places: Mapping[OpSpec, list[Place]], plan: MeasurePlan | None) -> list[Place]:
-    """Return every place whose operator is that of the row."""
+    """Return every place with the operator of the row."""
     if row.op is None or plan is None:
         return []
     return places.get(_for_batch(row.op, plan.batch_size), [])
@@ -196,17 +196,17 @@ def _check_same(old: Row | None, new: Row, place: Place) -> None:
 
 
 def implausible(table: tables.LookupTable, *, factor: float = 1.0) -> str | None:
-    """Say what latencies mean that cannot be true; None if they can, or are of another metric.
+    """Explain why latencies are implausible; None if they are plausible, or of another metric.
 
-    They are held to their multiply-adds where those are known: a device that computes fewer than 20 million a second,
-    or more than any accelerator, is a unit that was mistaken. Microcontrollers are slower.
+    Where multiply-adds are known, latencies are checked against them: fewer than 20 million per second, or more than
+    any accelerator reaches, indicate a wrong unit. Microcontrollers are slower.
 
     Parameters
     ----------
     table : LookupTable
         The table.
     factor : float, default=1.0
-        Ask about latencies that are so many times as long.
+        Factor of the latencies to check.
     """
     if table.metric != "latency":
         return None
@@ -229,7 +229,7 @@ def implausible(table: tables.LookupTable, *, factor: float = 1.0) -> str | None
 
 
 def odd_layers(table: tables.LookupTable) -> list[str]:
-    """Name layers that are off from the others by so much that they may be in another unit."""
+    """Describe layers whose costs differ from the others by so much that they may be in another unit."""
     fixed = {layer.name for layer in table.layers if not layer.searched}
     known = any(entry.features is not None for entry in table.entries)
     efforts: dict[str, list[float]] = {}
@@ -248,7 +248,7 @@ def odd_layers(table: tables.LookupTable) -> list[str]:
 
 
 def _rates(table: tables.LookupTable) -> list[float]:
-    """Return multiply-adds a second of every entry with enough of them."""
+    """Return the multiply-adds per second of every entry with enough of them."""
     work = ((entry.features.macs, entry.value) for _, entry in table.places() if entry.features is not None)
     return [macs / seconds for macs, seconds in work if macs >= _LEAST_WORK and seconds > 0]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("op_name", "op_data_shape", "op_dtype", "op_latency")
 
-#: Longest line that is read; theirs have about a hundred characters.
+#: Longest accepted line; typical ones have about a hundred characters.
 _LONGEST = 2000
 
 _BLOCK = re.compile(r"k(?P<kernel_size>\d{1,3})_e(?P<expansion>\d{1,3})(?:_g(?P<groups>\d{1,3}))?")
@@ -30,17 +30,17 @@ _DTYPES = {"float": "float32", "float32": "float32", "half": "float16", "float16
 
 
 def is_nni_text(data: bytes) -> bool:
-    """Whether a file looks like such a table."""
+    """Whether a file looks like ``lut.txt``."""
     return data.lstrip()[:1] == b"{" and b"op_data_shape" in data[:_LONGEST]
 
 
 def read_nni_text(data: bytes) -> Sheet:
-    """Read such a table.
+    """Read ``lut.txt``.
 
     Raises
     ------
     FileFormatError
-        If a line is not such a dictionary. Nothing in it is executed.
+        If a line is not a dictionary of this form. Nothing in it is executed.
     """
     lines = [(number, line.strip()) for number, line in enumerate(decode(data).splitlines(), 1) if line.strip()]
     return Sheet(tuple(_row(f"line {number}", line) for number, line in lines), keyed=True)
@@ -57,12 +57,12 @@ def _row(place: str, line: str) -> Row:
 
 
 def record_row(place: str, record: Any) -> Row:
-    """Return the row of one such dictionary.
+    """Convert one dictionary to a row.
 
     Raises
     ------
     FileFormatError
-        If it has other fields, or a shape that is not of five whole numbers.
+        If it has other fields, or a shape that is not five integers.
     """
     if not isinstance(record, dict) or set(record) != set(FIELDS):
         got = sorted(map(str, record)) if isinstance(record, dict) else type(record).__name__
@@ -104,7 +104,7 @@ def _operator(name: str, shape: tuple[int, ...], dtype: str) -> OpSpec | None:
 
 
 def write_nni_text(table: tables.LookupTable, unit: str) -> Written:
-    """Write a dictionary a line."""
+    """Write one dictionary per line."""
     power = power_of(unit, table.metric)
     entries, remarks = shared_entries(table, _key_of)
     lines = [f"{key[:-1]}, 'op_latency': {from_si(entry.value, power)}}}\n" for key, entry in entries.items()]
@@ -112,7 +112,7 @@ def write_nni_text(table: tables.LookupTable, unit: str) -> Written:
 
 
 def _key_of(name: str, op: OpSpec | None) -> str | None:
-    """Return the dictionary without the latency: the one it came with, or that of the operator."""
+    """Return the dictionary without the latency: the imported one, or that of the operator."""
     layer, _, choice = name.partition(":")
     match = _PLACE.fullmatch(layer)
     if match is not None:
@@ -123,9 +123,9 @@ def _key_of(name: str, op: OpSpec | None) -> str | None:
     _, channels, height, width = op.input_shapes[0]
     shape = (width, height, channels, op.get("out_channels", channels), op.get("stride", 1))
     name = foreign_name(choice)
-    # Only names that stand for this very operator: a reader of the file has nothing else to go by.
-    told = _operator(own_name(name), shape, op.dtype)
-    if told is None or (told.kind, told.attributes) != (op.kind, op.attributes):
+    # Only names that imply exactly this operator: a reader of the file has no other information.
+    implied = _operator(own_name(name), shape, op.dtype)
+    if implied is None or (implied.kind, implied.attributes) != (op.kind, op.attributes):
         return None
     return _record(name, shape, "float" if op.dtype == "float32" else op.dtype)
 
@@ -135,19 +135,19 @@ def _record(name: str, shape: tuple[int, ...], dtype: str) -> str:
 
 
 def is_numpy(data: bytes) -> bool:
-    """Whether a file is one of numpy's."""
+    """Whether a file is in the ``.npy`` format."""
     return data.startswith(b"\x93NUMPY")
 
 
 def read_numpy(data: bytes) -> Sheet:
-    """Read such a table without unpickling: what is in the file is read, and nothing of it is run.
+    """Read ``lut.npy`` without unpickling: nothing in the file is executed.
 
-    An array of dictionaries as in ``lut.txt`` and a plain array, layers by candidates, are read too.
+    An array of dictionaries as in ``lut.txt``, and a plain array, layers by candidates, are accepted too.
 
     Raises
     ------
     FileFormatError
-        If it is cut off, asks for anything but plain values, or is of another form.
+        If it is truncated, contains anything but plain values, or has another form.
     """
     import numpy as np
 
@@ -173,7 +173,7 @@ def _array_header(file: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _plain_array(data: bytes, begin: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Any:
-    """Load an array of numbers, once it is known that they are all there."""
+    """Load an array of numbers, after checking that it is complete."""
     import numpy as np
 
     if kind.kind not in "fiu" or len(shape) != 2 or math.prod(shape) * kind.itemsize != len(data) - begin:
@@ -209,7 +209,7 @@ def _sheet_of_dictionaries(content: Any) -> Sheet:
 
 
 def write_numpy(table: tables.LookupTable, unit: str) -> Written:
-    """Write the searched layers as NNI 2.x reads them."""
+    """Write the searched layers in the form that NNI 2.x reads."""
     import numpy as np
 
     power = power_of(unit, table.metric)
@@ -221,6 +221,6 @@ def write_numpy(table: tables.LookupTable, unit: str) -> Written:
             if choice in layer.entries
         }
     file = io.BytesIO()
-    # The reader on the other side takes nothing else; what is written is numbers and names alone.
+    # NNI reads only pickled arrays; the content is plain numbers and names.
     np.save(file, layers, allow_pickle=True)
     return Written(file.getvalue(), fixed_remarks(table))

@@ -24,22 +24,22 @@ _KEY = re.compile(
     re.ASCII,
 )
 
-#: A size that no tensor has.
+#: Exclusive upper bound of a size.
 _TOO_LARGE = 10**6
 
 
 def is_ofa(data: bytes) -> bool:
-    """Whether a file looks like such a table."""
+    """Whether a file looks like a table of this format."""
     return b"-input:" in data[:65536] and b"-output:" in data[:65536]
 
 
 def read_ofa(data: bytes) -> Sheet:
-    """Read such a table, JSON or YAML.
+    """Read a table from JSON or YAML.
 
     Raises
     ------
     FileFormatError
-        If it is not whole, not of this form, or has a key with two values.
+        If it is truncated, of another form, or has a key with two values.
     """
     text = decode(data)
     content = load_json(text) if text.lstrip()[:1] in ("{", "[") else load_yaml(text)
@@ -99,7 +99,7 @@ def _write(
 
 
 def _key_of(name: str, op: OpSpec | None) -> str | None:
-    """Return the key of an entry: the one it came with, or that of its operator."""
+    """Return the key of an entry: the imported one, or that of its operator."""
     try:
         OperatorKey.parse(name)
     except InvalidValueError:
@@ -110,7 +110,7 @@ def _key_of(name: str, op: OpSpec | None) -> str | None:
 def _numbers(entry: Entry, power: int) -> dict[str, str]:
     found = {"mean": from_si(entry.value, power)}
     if entry.n_samples:
-        # The lower end may have been cut off at zero.
+        # Use the upper end: the lower one may have been clipped at zero.
         deviation = (entry.high - entry.value) / NORMAL * math.sqrt(entry.n_samples)
         found = {"count": str(entry.n_samples), **found, "std": from_si(float(f"{deviation:.12g}"), power)}
     return found
@@ -132,20 +132,20 @@ def _render_yaml(rows: Iterable[tuple[str, dict[str, str]]]) -> str:
 
 @dataclass(frozen=True)
 class OperatorKey:
-    """A key taken apart. Immutable.
+    """A parsed operator key. Immutable.
 
     Parameters
     ----------
     place : str
-        Name, input and output: what all candidates of one place share.
+        Name, input and output: the part common to all candidates of a place.
     rest : str
-        What tells its candidates apart, such as ``expand:72-kernel:3-stride:2-idskip:0``; may be empty.
+        The part that distinguishes candidates, such as ``expand:72-kernel:3-stride:2-idskip:0``; may be empty.
     name : str
         Name of the operator.
     inputs, outputs : tuple of int
-        Height, width and channels; or features alone.
+        Height, width and channels; or only the number of features.
     numbers : mapping of str to int
-        The rest by name.
+        Numbers of `rest` by name.
     """
 
     place: str
@@ -157,12 +157,12 @@ class OperatorKey:
 
     @classmethod
     def parse(cls, key: str) -> OperatorKey:
-        """Take a key apart.
+        """Parse a key.
 
         Raises
         ------
         InvalidValueError
-            If it is no such key.
+            If the key is malformed.
 
         Examples
         --------
@@ -181,16 +181,16 @@ class OperatorKey:
 
     @property
     def stride(self) -> int:
-        """How much smaller the output is than the input."""
+        """Ratio of the height of the input to that of the output."""
         return -(-self.inputs[0] // self.outputs[0])
 
     def operator(self) -> OpSpec | None:
-        """Return the operator for one input; None for a name that is not known.
+        """Return the operator for one input; None for an unknown name.
 
         Raises
         ------
         InvalidValueError
-            If the key contradicts itself.
+            If the key is inconsistent.
         """
         make = _OPERATORS.get(self.name)
         if make is None:
@@ -204,7 +204,7 @@ class OperatorKey:
 
 
 def operator_key(op: OpSpec) -> str | None:
-    """Write the key of an operator; None where the notation has none.
+    """Return the key of an operator; None if the notation has none.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def _block(key: OperatorKey) -> OpSpec:
     height, width, channels = key.inputs
     numbers = key.numbers
     kernel, stride, out = numbers["kernel"], numbers["stride"], key.outputs[2]
-    # ProxylessNAS counts by how much the block widens, Once-for-All the channels inside.
+    # In ProxylessNAS the number is an expansion factor, in Once-for-All the number of inner channels.
     expand = numbers["expand"]
     middle = expand * channels if expand < channels else expand
     residual, gate, hard_swish = (bool(numbers.get(name, 0)) for name in ("idskip", "se", "hs"))
@@ -273,7 +273,7 @@ def _classifier(key: OperatorKey) -> OpSpec:
     return OpSpec.of("linear", [(1, math.prod(key.inputs))], out_features=math.prod(key.outputs), bias=True)
 
 
-#: The names that published tables hold. The first convolution is one of 3x3, those behind the blocks are of 1x1.
+#: Operators by the names in published tables. The first convolution is 3x3, those after the blocks are 1x1.
 _OPERATORS: dict[str, Callable[[OperatorKey], OpSpec]] = {
     "expanded_conv": _block,
     "Conv": _convolution(3),
@@ -288,7 +288,7 @@ def _write_block(op: OpSpec) -> str | None:
     _, channels, height, width = op.input_shapes[0]
     stride, out = op["stride"], op["out_channels"]
     if op.kind == "inverted_residual":
-        # Without widening this block still has its first convolution, and the one of the notation has not.
+        # Without expansion this block keeps its first convolution, unlike the block of the notation.
         if op["groups"] != 1 or op["expansion"] == 1:
             return None
         middle, residual, gate, hard_swish = channels * op["expansion"], stride == 1 and channels == out, False, False

@@ -1,8 +1,7 @@
-"""A reader of pickled plain values that runs nothing: it interprets the few instructions that numbers in lists need.
+"""Safe reader of pickled plain values: interprets the few instructions needed for numbers in lists, executes nothing.
 
-A pickle is a program: it names functions, and whoever unpickles it calls them. This reader never looks a name up. The
-handful of names that numpy writes for arrays and numbers are answered by code of its own; any other name, and any other
-instruction, ends the reading.
+A pickle is a program: it names functions, and unpickling calls them. This reader never imports a name. The few names
+that numpy writes for arrays and numbers have handlers in this module; any other name or instruction is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from nni_latency.errors import FileFormatError
 
-#: Names that are answered, each under every module that numpy has kept it in.
+#: Names with a handler, under every module in which numpy has had them.
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _KNOWN = {
     **{(module, "_reconstruct"): "array" for module in _ARRAY_MODULES},
@@ -26,23 +25,23 @@ _KNOWN = {
     ("collections", "OrderedDict"): "dict",
 }
 
-#: Lists and dictionaries that may stand in each other.
+#: Maximum nesting of lists and dictionaries.
 _DEEPEST = 20
 
-#: Formats of numpy's numbers.
+#: Format characters of `struct` for numpy's numbers.
 _NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u8": "Q", "u4": "I"}
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A name that is answered, and not a function."""
+    """A name with a handler, in place of the function."""
 
     meaning: str
 
 
 @dataclass
 class _Type:
-    """The type of an array's items."""
+    """The data type of an array."""
 
     code: str
     order: str = "<"
@@ -50,23 +49,23 @@ class _Type:
 
 @dataclass(eq=False)
 class PlainArray:
-    """What stands for an array: its shape and its items, row by row."""
+    """Stands for an array: its shape and its items in row-major order."""
 
     shape: tuple[int, ...] = ()
     items: list[Any] = field(default_factory=list)
 
 
 class _Mark:
-    """Where a group of values begins on the stack."""
+    """Start of a group of values on the stack."""
 
 
 def read_plain_pickle(data: bytes) -> Any:
-    """Return what a pickle holds: None, booleans, numbers, text, bytes, lists, tuples, dictionaries, arrays.
+    """Return the content of a pickle: None, booleans, numbers, text, bytes, lists, tuples, dictionaries, arrays.
 
     Raises
     ------
     FileFormatError
-        If it is cut off, or asks for anything else. Nothing is executed.
+        If it is truncated, or contains anything else. Nothing is executed.
 
     Examples
     --------
@@ -85,7 +84,7 @@ def read_plain_pickle(data: bytes) -> Any:
 
 
 def _check_plain(value: Any, depth: int, done: set[int]) -> None:
-    """Raise `ValueError` if something else than plain values has come out, or a value that holds itself."""
+    """Raise `ValueError` if a value is not plain, or contains itself."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in done:
         return
     if not isinstance(value, (list, tuple, dict, PlainArray)) or not depth:
@@ -97,7 +96,7 @@ def _check_plain(value: Any, depth: int, done: set[int]) -> None:
 
 
 class _Machine:
-    """Stack and memory of one reading."""
+    """Stack and memo of one pickle."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -125,14 +124,14 @@ class _Machine:
         return value
 
     def since_mark(self) -> list[Any]:
-        """Take everything above the last mark off the stack, and the mark."""
+        """Pop everything above the last mark, and the mark."""
         values: list[Any] = []
         while not isinstance(value := self.stack.pop(), _Mark):
             values.append(value)
         return values[::-1]
 
     def name(self, module: Any, name: Any) -> None:
-        """Put a name on the stack that is answered here."""
+        """Push a name that has a handler."""
         meaning = _KNOWN.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if meaning is None:
             raise FileFormatError(
@@ -141,14 +140,14 @@ class _Machine:
         self.stack.append(_Name(meaning))
 
     def call(self, _argument: Any) -> None:
-        """Answer the call of a name."""
+        """Call the handler of a name."""
         arguments, function = self._pop(), self._pop()
         if not isinstance(function, _Name) or not isinstance(arguments, tuple):
             raise ValueError("a call of something else than a name")
-        self.stack.append(_ANSWERS[function.meaning](*arguments))
+        self.stack.append(_HANDLERS[function.meaning](*arguments))
 
     def build(self, _argument: Any) -> None:
-        """Give an array or a type its state."""
+        """Set the state of an array or a data type."""
         state, target = self._pop(), self.stack[-1]
         if isinstance(target, _Type):
             target.order = str(state[1])
@@ -178,11 +177,11 @@ class _Machine:
             target[key] = value
 
     def keep(self, place: Any) -> None:
-        """Remember the value on top of the stack."""
+        """Memoize the value on top of the stack."""
         self.memory[len(self.memory) if place is None else place] = self.stack[-1]
 
     def take(self, count: int) -> None:
-        """Make a tuple of the values on top of the stack."""
+        """Pop values and push them as a tuple."""
         values = [self._pop() for _ in range(count)]
         self.stack.append(tuple(values[::-1]))
 
@@ -222,7 +221,7 @@ def _dict(*arguments: Any) -> dict[Any, Any]:
     return {}
 
 
-_ANSWERS: dict[str, Callable[..., Any]] = {
+_HANDLERS: dict[str, Callable[..., Any]] = {
     "array": _array,
     "dtype": _dtype,
     "scalar": _scalar,
@@ -232,7 +231,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 
 _IGNORED = {"PROTO", "FRAME"}
 
-#: Instructions that put their own argument on the stack.
+#: Instructions that push their argument.
 _PUSH = {
     *("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT"),
     *("UNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINUNICODE", "STRING", "BINSTRING", "SHORT_BINSTRING"),

@@ -38,17 +38,17 @@ class TableFormat:
     Parameters
     ----------
     name : str
-        Its name on the command line.
+        Name on the command line.
     meaning : str
-        One line for a person.
+        One-line description.
     usual_unit : str
-        Unit of published files; they do not say it.
+        Unit of published files, which do not state it.
     recognise : callable
-        Whether the bytes of a file look like it.
+        Takes the bytes of a file; returns whether they look like this format.
     read : callable
-        From the bytes of a file to a `Sheet`.
+        Converts the bytes of a file to a `Sheet`.
     write : callable
-        From a table and a unit to a file.
+        Converts a table, in a unit, to a file.
     """
 
     name: str
@@ -60,7 +60,7 @@ class TableFormat:
 
     @property
     def takes_operators(self) -> bool:
-        """Whether it has a place for a table of operators."""
+        """Whether it can hold a table of operators."""
         return self.name in _FOR_OPERATORS
 
 
@@ -68,7 +68,7 @@ def _never(_data: bytes) -> bool:
     return False
 
 
-#: A new format is one line here.
+#: All formats; to add one, add a line.
 _ALL = (
     TableFormat("ofa", "Once-for-All and ProxylessNAS: operator keys, JSON", "ms", is_ofa, read_ofa, write_ofa),
     TableFormat("ofa-yaml", "the same as YAML", "ms", _never, read_ofa, write_ofa_yaml),
@@ -79,7 +79,7 @@ _ALL = (
     TableFormat("text", "text: a line of candidates, then a line a layer", "us", is_grid, read_grid, write_grid),
 )
 
-#: Those that do not tell entries by their layers alone.
+#: Formats that can hold a table of operators.
 _FOR_OPERATORS = ("ofa", "ofa-yaml", "nni", "csv")
 
 #: The formats by name.
@@ -87,19 +87,19 @@ FORMATS: Mapping[str, TableFormat] = MappingProxyType({item.name: item for item 
 
 
 def find_format(name: str) -> TableFormat:
-    """Return a format by its name; `UnknownNameError` if there is none."""
+    """Return a format by its name; raise `UnknownNameError` if there is none."""
     if name not in FORMATS:
         raise UnknownNameError.of("format", name, list(FORMATS))
     return FORMATS[name]
 
 
 def recognise_format(data: bytes, origin: str) -> TableFormat:
-    """Return the format that a file looks like.
+    """Return the format that matches a file.
 
     Raises
     ------
     FileFormatError
-        If it looks like none.
+        If no format matches.
     """
     for item in (FORMATS["npy"], *_ALL):
         if item.recognise(data):
@@ -108,12 +108,12 @@ def recognise_format(data: bytes, origin: str) -> TableFormat:
 
 
 def read_sheet(data: bytes, kind: TableFormat, origin: str) -> Sheet:
-    """Read the bytes of a file.
+    """Parse the bytes of a file.
 
     Raises
     ------
     FileFormatError
-        If it is not whole, or of another form; the message names the place.
+        If it is truncated, or of another form; the message names the position.
     """
     try:
         sheet = kind.read(data)

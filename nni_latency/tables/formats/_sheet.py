@@ -1,4 +1,4 @@
-"""`Sheet`: what a file of costs says, and what formats share: names, positions and keys for several entries."""
+"""`Sheet`: the content of a file of costs, and what formats share: names, positions and keys for several entries."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Row:
     Parameters
     ----------
     place : str
-        Where it stands in the file, for messages.
+        Position in the file, for messages.
     value : Decimal
-        Cost in the file's unit, to the digit; it may be any number, a NaN among them.
+        Exact cost in the file's unit; any number, including NaN.
     layer : str, int or None
-        Layer by name, or its place among the searched layers; None if the file does not say.
+        Name of the layer, or its position among the searched layers; None if the file does not state it.
     choice : str, int or None
-        Candidate by name, or by its index in the layer.
+        Name of the candidate, or its index in the layer.
     op : OpSpec or None
-        Operator, for one input, where the file says it.
+        Operator for one input, where the file states it.
     low, high : Decimal or None
         Interval in the file's unit.
     deviation : Decimal or None
         Standard deviation of the samples, in the file's unit.
     n_samples, n_dropped : int
-        Samples behind the number, and how many of them were trimmed away.
+        Number of samples, and how many of them were trimmed.
     """
 
     place: str
@@ -56,27 +56,27 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Name for a message: the place, and what stands there if the place does not say it."""
+        """Name for messages: the position, and the layer and candidate unless they are part of it."""
         known = [str(part) for part in (self.layer, self.choice) if isinstance(part, str) and part not in self.place]
         return f"{self.place} ({', '.join(known)})" if known else self.place
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What a file of costs says. Immutable.
+    """The content of a file of costs. Immutable.
 
     Parameters
     ----------
     rows : tuple of Row
         Its numbers, in order.
     n_layers : int or None
-        Searched layers, where the file tells layers by their order alone.
+        Number of searched layers, where the file identifies layers by their order only.
     unit : str or None
-        Unit, where the file says it.
+        Unit, where the file states it.
     keyed : bool, default=False
-        Whether it is a table of operators and not of one space's layers.
+        Whether it is a table of operators rather than of the layers of a space.
     unread : tuple of str
-        Rows whose key says nothing that is understood.
+        Rows whose key could not be interpreted.
     """
 
     rows: tuple[Row, ...]
@@ -88,14 +88,14 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Written:
-    """A table in the words of another project. Immutable.
+    """A table in the format of another project. Immutable.
 
     Parameters
     ----------
     content : bytes
-        The file.
+        Content of the file.
     remarks : tuple of str
-        What the format has no place for, by name.
+        Information that the format cannot hold.
     """
 
     content: bytes
@@ -103,9 +103,9 @@ class Written:
 
 
 def own_name(name: str) -> str:
-    """Return our name of a candidate; a name that is no one's stays as it is.
+    """Convert a candidate's name from the foreign notation to ours; unknown names are unchanged.
 
-    Their ``s`` counts the groups of a block that does not widen.
+    The foreign ``s`` is the number of groups of a block without expansion.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def own_name(name: str) -> str:
 
 
 def foreign_name(name: str) -> str:
-    """Return their name of a candidate; one that they have no name for stays as it is.
+    """Convert a candidate's name from ours to the foreign notation; names without an equivalent are unchanged.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def foreign_name(name: str) -> str:
 
 
 def fixed_remarks(table: tables.LookupTable) -> tuple[str, ...]:
-    """Name the entries of fixed layers, which these formats have no place for."""
+    """Return a remark on the entries of fixed layers, which these formats cannot hold."""
     names = [f"{layer.name}:{choice}" for layer in table.layers if not layer.searched for choice in layer.entries]
     if not names:
         return ()
@@ -144,39 +144,39 @@ def fixed_remarks(table: tables.LookupTable) -> tuple[str, ...]:
 
 
 def common_choices(table: tables.LookupTable) -> list[str]:
-    """Return the candidates of all searched layers, each once, in their order."""
+    """Return the distinct candidates of all searched layers, in order."""
     return list(dict.fromkeys(choice for layer in table.searched for choice in layer.choices))
 
 
 def shared_entries(table: tables.LookupTable, key_of: KeyFunction) -> tuple[dict[str, Entry], tuple[str, ...]]:
-    """Sort the entries of a table by the keys of a format.
+    """Group the entries of a table by the keys of a format.
 
     Parameters
     ----------
     table : LookupTable
         The table.
     key_of : callable
-        ``key_of(name, op)`` returns the key, or None where the format has none. An operator has the name that it came
-        with; an entry of a layer is called ``layer:choice``.
+        ``key_of(name, op)`` returns the key, or None where the format has none. The name of an operator is the one that
+        it was imported with; that of an entry of a layer is ``layer:choice``.
 
     Returns
     -------
     entries : dict of str to Entry
-        One a key; the mean where several have it.
+        One per key; the mean where several share it.
     remarks : tuple of str
-        What was left out, and what became a mean.
+        Entries that were skipped, and entries that were averaged.
 
     Raises
     ------
     InvalidValueError
-        If the format has a key for none of them.
+        If the format has no key for any entry.
     """
     found: dict[str, list[tuple[str, Entry]]] = {}
-    nameless = []
+    without_key = []
     for name, entry in _named(table):
         key = key_of(name, entry.op)
         if key is None:
-            nameless.append(name)
+            without_key.append(name)
         else:
             found.setdefault(key, []).append((name, entry))
     if not found:
@@ -186,10 +186,10 @@ def shared_entries(table: tables.LookupTable, key_of: KeyFunction) -> tuple[dict
         )
     shared = [name for items in found.values() if len({entry.value for _, entry in items}) > 1 for name, _ in items]
     remarks = []
-    if nameless:
+    if without_key:
         remarks.append(
-            f"The format has no key for {number_of(len(nameless), 'entry', 'entries')}, which are left out: "
-            f"{listed(nameless)}."
+            f"The format has no key for {number_of(len(without_key), 'entry', 'entries')}, which are left out: "
+            f"{listed(without_key)}."
         )
     if shared:
         remarks.append(

@@ -1,4 +1,4 @@
-"""Reading files of others with care: limits of size and depth, no key twice, and numbers with their units."""
+"""Defensive reading of foreign files: limits of size and depth, no duplicate keys, and numbers with units."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import yaml
 from nni_latency.errors import FileFormatError, InvalidValueError, first_line
 from nni_latency.units import METRIC_UNITS, check_metric, with_article
 
-#: Largest file that is read [byte]; published tables have some hundred kilobytes.
+#: Size limit of a file [byte]; published tables have some hundred kilobytes.
 LARGEST = 32 * 2**20
 
-#: Lists within lists, at most.
+#: Maximum nesting of collections.
 _DEEPEST = 12
 
-#: By the SI unit of a metric, the units that a file may be in, each as a power of ten of it.
+#: Accepted units of a file by the SI unit of the metric, each as a power of ten of it.
 UNITS: dict[str, dict[str, int]] = {
     "s": {"s": 0, "ms": -3, "us": -6, "ns": -9},
     "J": {"J": 0, "mJ": -3, "uJ": -6},
@@ -57,12 +57,12 @@ def decode(data: bytes) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Read JSON: numbers with a point become `Decimal`, and a key that stands twice must say the same.
+    """Parse JSON: numbers become `Decimal`, and duplicate keys must have equal values.
 
     Raises
     ------
     FileFormatError
-        If it is not whole JSON, or a key has two values.
+        If it is truncated or invalid, or a key has two values.
     """
     try:
         return json.loads(
@@ -70,7 +70,7 @@ def load_json(text: str) -> Any:
             parse_float=Decimal,
             parse_int=Decimal,
             parse_constant=Decimal,
-            object_pairs_hook=_without_doubles,
+            object_pairs_hook=_without_duplicates,
         )
     except json.JSONDecodeError as error:
         raise FileFormatError(
@@ -81,12 +81,12 @@ def load_json(text: str) -> Any:
 
 
 def load_yaml(text: str) -> Any:
-    """Read plain YAML: no tags, no aliases, numbers with a point as `Decimal`, no key with two values.
+    """Parse plain YAML: no tags, no aliases, numbers as `Decimal`, no key with two values.
 
     Raises
     ------
     FileFormatError
-        If it is not whole YAML, or holds what a table does not need.
+        If it is truncated or invalid, or uses other features.
     """
     try:
         _check_events(yaml.parse(text, Loader=_BASE))
@@ -102,12 +102,12 @@ def load_yaml(text: str) -> Any:
         raise FileFormatError("it is YAML that cannot be read") from error
 
 
-#: The parser in C reads a megabyte in a moment, that in Python in ten seconds.
+#: The C parser reads a megabyte almost at once, the Python parser in ten seconds.
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _PlainLoader(_BASE):
-    """A safe loader that keeps every digit and refuses a key with two values."""
+    """A safe loader that keeps all digits and rejects a key with two values."""
 
 
 def _construct_number(loader: Any, node: Any) -> Decimal:
@@ -122,7 +122,7 @@ def _construct_mapping(loader: Any, node: Any) -> dict[Any, Any]:
         if not isinstance(key, (str, Decimal)):
             raise FileFormatError(f"line {key_node.start_mark.line + 1}: a key must be text or a number")
         pairs.append((str(key), loader.construct_object(value_node, deep=True)))
-    return _without_doubles(pairs)
+    return _without_duplicates(pairs)
 
 
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _construct_number)
@@ -131,7 +131,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
 def _check_events(events: Iterable[Any]) -> None:
-    """Refuse what makes a small file large or strange: aliases, tags, many documents, deep nesting."""
+    """Reject features that are expensive or unneeded in a table: aliases, tags, several documents, deep nesting."""
     depth = documents = 0
     for event in events:
         line = event.start_mark.line + 1
@@ -147,7 +147,7 @@ def _check_events(events: Iterable[Any]) -> None:
             raise FileFormatError(f"line {line}: it holds more than one document")
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found and found[key] != value:
@@ -159,7 +159,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """Say a value in a few words: the mean, where it is an object with one."""
+    """Return a short text of a value: the mean, where it is an object with one."""
     text = str(value.get("mean", value) if isinstance(value, dict) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -186,12 +186,12 @@ def power_of(unit: str, metric: str) -> int:
 
 
 def read_number(value: Any, place: str) -> Decimal:
-    """Return a number of a file to its last digit.
+    """Convert a number of a file without loss of digits.
 
     Raises
     ------
     FileFormatError
-        If it is no number; a NaN is one.
+        If it is not a number; NaN is accepted.
 
     Examples
     --------
@@ -205,14 +205,14 @@ def read_number(value: Any, place: str) -> Decimal:
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise ValueError(value)
-        # The shortest text of a float, and not the binary fraction behind it, is what was written down.
+        # The shortest repr of a float is the number as written, unlike its binary expansion.
         return Decimal(repr(value) if isinstance(value, float) else value)
     except (ValueError, ArithmeticError) as error:
         raise FileFormatError(f"{place}: a cost must be a number. Got {_shorten(value)!r}.") from error
 
 
 def to_si(number: Decimal, power: int) -> float:
-    """Return a number of a file in the SI unit; one that is too large is infinite.
+    """Convert a number of a file to the SI unit; infinite on overflow.
 
     >>> to_si(Decimal("10430.441"), -6)
     0.010430441
@@ -224,13 +224,13 @@ def to_si(number: Decimal, power: int) -> float:
 
 
 def from_si(value: float, power: int) -> str:
-    """Write a value in the unit of a file, so that `to_si` gives it back to the last bit.
+    """Format a value in the unit of a file, such that `to_si` restores it exactly.
 
     >>> from_si(0.010430441, -6), from_si(2e-09, -3)
     ('10430.441', '0.000002')
     """
     exact = Decimal(repr(value)).scaleb(-power)
-    # Most often the nearest number of the other unit does too, and is what was read if the value came from a file.
+    # Usually the nearest number in the other unit does as well; it is the original text of an imported value.
     near = Decimal(repr(float(Decimal(value).scaleb(-power))))
     found = [near, exact] if to_si(near, power) == value else [exact]
     return f"{min(found, key=lambda number: len(number.as_tuple().digits)):f}"
