@@ -32,8 +32,9 @@ class ResultDocument(BaseModel):
 
     name: str
     predicted: NonNegativeFloat
-    predicted_low: NonNegativeFloat
-    predicted_high: NonNegativeFloat
+    #: Those of the tables that ship were not kept.
+    predicted_low: float | None = None
+    predicted_high: float | None = None
     measured: PositiveFloat
     low: float
     high: float
@@ -142,7 +143,8 @@ def _validation(document: ValidationDocument) -> Validation:
 
 
 def _result(item: ResultDocument) -> NetworkResult:
-    predicted = Estimate(item.predicted, item.predicted_low, item.predicted_high, tuple(item.missing))
+    low, high = (item.predicted if end is None else end for end in (item.predicted_low, item.predicted_high))
+    predicted = Estimate(item.predicted, low, high, tuple(item.missing))
     first, second = item.halves
     return NetworkResult(
         item.name, item.selection, predicted, item.measured, item.low, item.high, (first, second), item.n_samples
