@@ -240,6 +240,8 @@ def learn_graph(fit: _GraphOptions, versions: VersionOptions, output: OutputOpti
         raise InvalidValueError("--training at_least has no effect without --from-database. Omit it.")
     if not fit.data:
         raise click.UsageError("Missing option '--dataset', or '--from-database'.")
+    if fit.start is not None:
+        refuse_given(("epochs", "training_fields", "seed", "jobs"), "with --from: the predictor keeps its settings")
     if fit.jobs is not None and where.remote is not None:
         raise InvalidValueError("--jobs is for this machine, and --remote for others. Omit one of them.")
     out = output.path("graph.safetensors")

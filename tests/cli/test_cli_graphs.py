@@ -65,6 +65,12 @@ def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
     assert "none of them is 'mine.unknown.fp32.t1'" in fails(*words)
 
 
+@pytest.mark.parametrize("option", [("--epochs", 3), ("--seed", 1), ("--jobs", 2), ("--training", "members=2")])
+def test_a_platform_is_added_with_the_settings_that_a_predictor_has(fails, folder, predictor, option):
+    words = ["learn", "graph", "--dataset", folder, "--from", predictor, *option]
+    assert f"{option[0]} has no effect with --from" in fails(*words)
+
+
 def test_operators_are_explained(run, predictor, net):
     found = json.loads(run("predict", net, "-e", predictor, "--platform", "fast", "--format", "json").stdout)
     (row,) = found["platforms"]
