@@ -1,4 +1,4 @@
-"""What requests hold, checked."""
+"""Validated models of requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _Key = Annotated[
 ]
 
 
-#: What describes the body of a request that is a file.
+#: OpenAPI schema of a request body that is a file.
 FILE = {"type": "string", "format": "binary"}
 
 
 class Asked(BaseModel):
-    """What the fields of all questions have in common."""
+    """Fields common to all queries."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class Asked(BaseModel):
 
 
 class NetworkRequest(BaseModel):
-    """A network: by its key, or as an ONNX file."""
+    """A network, given by its key or as an ONNX file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,20 +41,20 @@ class NetworkRequest(BaseModel):
 
 
 class QueryRequest(Asked, NetworkRequest):
-    """A question."""
+    """A query."""
 
     platform: str = Field(min_length=1, max_length=300)
 
 
 class BulkRequest(Asked):
-    """Many questions on one platform."""
+    """Several queries on one platform."""
 
     platform: str = Field(min_length=1, max_length=300)
     questions: list[NetworkRequest] = Field(min_length=1)
 
 
 class ComparisonRequest(BaseModel):
-    """A network on all platforms; nothing is measured."""
+    """A query on all platforms without measuring."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -62,23 +62,23 @@ class ComparisonRequest(BaseModel):
 
 
 def takes(model: Any) -> dict[str, Any]:
-    """Describe the body of a request."""
+    """Return the OpenAPI entry of a request body."""
     schema = model.model_json_schema()
     return body_of("application/json", _inlined(schema, schema.pop("$defs", {})))
 
 
 def body_of(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe a body of a content type."""
+    """Return the OpenAPI entry of a body with a content type."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
 
 
 def answers(kind: str) -> dict[int | str, dict[str, Any]]:
-    """Describe an answer of another content type than JSON."""
+    """Return the OpenAPI entry of a response other than JSON."""
     return {200: {"description": "Successful Response", "content": {kind: {"schema": {"type": "string"}}}}}
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Put definitions where they are referred to: the document of the service has them nowhere else."""
+    """Inline the definitions, which the OpenAPI document does not contain."""
     if isinstance(schema, list):
         return [_inlined(item, definitions) for item in schema]
     if not isinstance(schema, dict):
