@@ -1,4 +1,4 @@
-"""The file of fusion rules: versioned JSON, checked by pydantic, one line a rule."""
+"""File of fusion rules: versioned JSON, validated by pydantic, one line per rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nni_latency.platforms import Platform
 
 
 class TimesDocument(StrictDocument):
-    """What operators took apart and together, less what the runtime adds to every run."""
+    """Times of operators, separately and together, without the overhead of the runtime."""
 
     before: float = Field(description="T1: the operators before the last one [s]")
     last: float = Field(description="T2: the last one [s]")
@@ -24,7 +24,7 @@ class TimesDocument(StrictDocument):
 
 
 class RuleDocument(StrictDocument):
-    """Whether an operator runs in one kernel with those before it."""
+    """Whether an operator is fused with those before it."""
 
     kinds: list[str] = Field(min_length=2, description="kinds or families of operators that follow each other")
     fused: bool = Field(description="whether the last one runs in the kernel of those before it")
@@ -35,7 +35,7 @@ class RuleDocument(StrictDocument):
 
 
 class FusionDocument(StrictDocument):
-    """What one runtime runs as one kernel."""
+    """Fusion rules of a runtime."""
 
     platform: NamedPlatformDocument
     constant: NonNegativeFloat = Field(description="what the runtime adds to every run of a network [s]")
@@ -64,12 +64,12 @@ fusion_schema = FUSION.schema
 
 
 def save_rules(rules: FusionRules, path: str | Path) -> Path:
-    """Write fusion rules to a JSON file, whole or not at all.
+    """Write fusion rules to a JSON file atomically.
 
     Parameters
     ----------
     rules : FusionRules
-        What to write.
+        The rules.
     path : str or Path
         The file.
 
@@ -97,7 +97,7 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     path : str or Path
         The file.
     platform : Platform, optional
-        Where networks are to be divided by them.
+        Platform for which networks are divided into kernels.
 
     Returns
     -------
@@ -106,9 +106,9 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of another version.
+        If the file is missing, truncated, modified, or of another type or version.
     MismatchError
-        If the rules are those of another runtime than the platform's, or of another precision or version of it.
+        If the rules are of another runtime, precision or version than the platform.
     """
     rules = FUSION.load(path, _rules)
     if platform is not None:
@@ -117,7 +117,7 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
 
 
 def rule_content(rule: FusionRule) -> dict[str, Any]:
-    """Return a rule as plain values, as they stand in the file."""
+    """Return a rule as the plain values in the file."""
     times = rule.times and {**vars(rule.times), "share": rule.times.share}
     return {**vars(rule), "kinds": list(rule.kinds), "times": times}
 

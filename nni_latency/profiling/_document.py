@@ -1,4 +1,4 @@
-"""Operators and models as they stand in the file of a profile: versioned JSON, one line a model and one an operator."""
+"""File of a profile: versioned JSON, with one line per model and operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nni_latency.documents import RECORD, DocumentFormat, Operator
 from nni_latency.operators import family_of
 from nni_latency.tables import HeaderDocument
 
-#: How an operator runs alone: again and again on one input, or on inputs and weights that come from memory.
+#: Modes of running an operator alone: repeatedly on one input, or on inputs and weights from memory.
 _Way = Annotated[str, Field(pattern="^(reused|memory)$")]
 
 _Watts = Annotated[PositiveFloat | None, Field(description="mean power [W]; null where no meter was read")]
@@ -21,16 +21,16 @@ _Watts = Annotated[PositiveFloat | None, Field(description="mean power [W]; null
 
 @dataclass(frozen=True)
 class AloneCost(Cost):
-    """What an operator takes alone. Immutable.
+    """Cost of an operator alone. Immutable.
 
     Parameters
     ----------
     value, low, high : float
         Latency of one run and its interval [s].
     watts : float or None
-        Mean power [W]; None where no meter was read.
+        Mean power [W]; None without a meter.
     n_samples : int
-        Loops behind it.
+        Number of loops.
     """
 
     watts: _Watts = None
@@ -46,10 +46,10 @@ class ProfiledOperator:
     Parameters
     ----------
     op : OpSpec
-        What it computes.
+        The operator.
     alone : mapping of str to AloneCost
-        What it takes alone, by whether it reuses one input, ``reused``, or takes them from memory, ``memory``; empty
-        where that was not measured.
+        Cost alone by mode: reusing one input, ``reused``, or with inputs from memory, ``memory``; empty if not
+        measured.
     """
 
     op: Operator
@@ -59,12 +59,12 @@ class ProfiledOperator:
 
     @property
     def kind(self) -> str:
-        """Kind of the operator; of a convolution with its form."""
+        """Kind of the operator; for a convolution with its form."""
         return family_of(self.op)
 
     @property
     def watts(self) -> float | None:
-        """Mean power alone [W], from memory where that is known; None where no meter was read."""
+        """Mean power alone [W], from memory if measured; None without a meter."""
         for way in ("memory", "reused"):
             if way in self.alone and self.alone[way].watts is not None:
                 return self.alone[way].watts
@@ -73,7 +73,7 @@ class ProfiledOperator:
 
 @dataclass(frozen=True)
 class Part:
-    """How often an operator runs in a model, and what all of its runs take there together [s]. Immutable."""
+    """Number of runs of an operator in a model, and their total time [s]. Immutable."""
 
     count: PositiveInt
     seconds: PositiveFloat
@@ -83,24 +83,24 @@ class Part:
 
 @dataclass(frozen=True)
 class ModelProfile(Cost):
-    """A whole model, and its operators as they run in it. Immutable.
+    """A whole model and its operators in context. Immutable.
 
     Parameters
     ----------
     value, low, high : float
         Latency and its interval [s].
     name : str
-        What it is called.
+        Name of the model.
     inputs : tuple of tuple of int
-        Shapes of its inputs.
+        Shapes of the inputs.
     marked : float
-        What its operators took with a mark after each of them, added up [s].
+        Total time of its operators with a mark after each of them [s].
     parts : mapping of str to Part
-        By the key of an operator; their times add up to the latency.
+        Parts by operator key; their times add up to the latency.
     watts : float or None
-        Mean power [W]; None where no meter was read.
+        Mean power [W]; None without a meter.
     n_samples : int
-        Runs behind it.
+        Number of runs.
     """
 
     name: str

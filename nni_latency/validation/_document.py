@@ -1,4 +1,4 @@
-"""A validation as JSON, for programs and for the record beside a table, and how it is read."""
+"""File of a validation: JSON for programs and for the record of a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ScoresDocument(BaseModel):
 
 
 class ValidationSummary(BaseModel):
-    """What the file of a validation says in short."""
+    """Summary in the file of a validation."""
 
     model_config = ConfigDict(strict=True)
 
@@ -63,12 +63,12 @@ VALIDATION = DocumentFormat(
 
 
 def validation_content(validation: Validation) -> dict[str, Any]:
-    """Return a validation as plain values; a score that could not be computed is null.
+    """Return a validation as plain values; undefined scores are null.
 
     Parameters
     ----------
     validation : Validation
-        What to write.
+        The validation.
 
     Returns
     -------
@@ -94,19 +94,19 @@ def validation_content(validation: Validation) -> dict[str, Any]:
 
 
 def read_summary(path: Path) -> ValidationSummary:
-    """Read the scores of a validation that was saved.
+    """Read the scores of a saved validation.
 
     Raises
     ------
     FileFormatError
-        If the file cannot be read, or is no validation.
+        If the file cannot be read, or is not a validation.
     """
     summary: ValidationSummary = VALIDATION.load(path, ValidationSummary.model_copy)
     return summary
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:
-    # nan is the one number that is not equal to itself, and JSON has no word for it.
+    # NaN, which is not equal to itself, is not valid JSON.
     return {name: value if value == value else None for name, value in asdict(scores).items()}
 
 
@@ -129,7 +129,7 @@ def _network(result: NetworkResult) -> dict[str, Any]:
 
 
 class WhereDocument(BaseModel):
-    """Where networks were measured."""
+    """Platform of the measurements."""
 
     model_config = ConfigDict(strict=True)
 
@@ -138,13 +138,13 @@ class WhereDocument(BaseModel):
 
 
 class ResultDocument(BaseModel):
-    """One network: predicted and measured."""
+    """Prediction and measurement of one network."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     name: str
     predicted: NonNegativeFloat
-    #: Absent in the first files.
+    #: Missing in the oldest files.
     predicted_low: float | None = None
     predicted_high: float | None = None
     measured: PositiveFloat
@@ -157,7 +157,7 @@ class ResultDocument(BaseModel):
 
 
 class ValidationDocument(BaseModel):
-    """What the file of a validation says; its scores follow from the networks."""
+    """Content of the file of a validation; scores are computed from the networks."""
 
     model_config = ConfigDict(strict=True)
 
@@ -176,24 +176,24 @@ _WHOLE = replace(VALIDATION, model=ValidationDocument)
 
 
 def read_validation(path: str | Path) -> Validation:
-    """Read a validation that was saved.
+    """Read a saved validation.
 
     Raises
     ------
     FileFormatError
-        If the file cannot be read, or is no validation.
+        If the file cannot be read, or is not a validation.
     """
     found: Validation = _WHOLE.load(path, _validation)
     return found
 
 
 def save_validation(validation: Validation, path: str | Path) -> Path:
-    """Write a validation to its file, whole or not at all.
+    """Write a validation to its file atomically.
 
     Raises
     ------
     InvalidValueError
-        If something of it would not be read again.
+        If the content is not valid for reading back.
     OutputError
         If it cannot be written.
     """

@@ -1,4 +1,4 @@
-"""The file of an ACTS fit: versioned JSON, checked by pydantic."""
+"""File of an ACTS fit: versioned JSON, validated by pydantic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Amounts = Annotated[list[NotNegative], Field(min_length=len(AMOUNTS), max_length
 
 @dataclass(frozen=True)
 class ActsFit:
-    """Everything that makes an estimator: its parameters, and what it has learned, by the names of its attributes."""
+    """State of an estimator: its parameters and fitted attributes."""
 
     settings: Mapping[str, Any]
     platform: Platform
@@ -49,7 +49,7 @@ class SettingsDocument(StrictDocument):
 
 
 class LineDocument(StrictDocument):
-    """The formula: seconds by ACTS, INP and FLOP (two a multiply-add), a constant, and the second line."""
+    """The formula: seconds per ACTS, INP and FLOP (two per multiply-add), a constant, and the second line."""
 
     a: NotNegative
     b: NotNegative
@@ -82,7 +82,7 @@ class CurveDocument(StrictDocument):
 
 
 class WorkDocument(StrictDocument):
-    """A piece of work that factors were learned from, and its weight in them."""
+    """A piece of work used to fit factors, with its weight."""
 
     group: str
     traits: list[float]
@@ -110,7 +110,7 @@ class ResidualDocument(StrictDocument):
 
 
 class ModelDocument(StrictDocument):
-    """What pieces of work cost."""
+    """Costs of pieces of work."""
 
     costs: CostsDocument
     curve: CurveDocument | None = None
@@ -160,7 +160,7 @@ acts_schema = FIT.schema
 
 
 def write_acts(path: Path, fit: ActsFit) -> Path:
-    """Write a fit, whole or not at all."""
+    """Write a fit atomically."""
     low, high = fit.totals_range
     plain = ("bound", "correction", "operators", "start", "interval_factor")
     content = {
@@ -185,7 +185,7 @@ def read_acts(path: str | Path) -> ActsFit:
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of a newer version.
+        If the file is missing, truncated, modified, or of another type or a newer version.
     """
     return FIT.load(path, _fit)
 
