@@ -55,8 +55,8 @@ def suggest(blocks: Sequence[BlockNumbers], cost: Cost | None) -> list[str]:
     found = []
     total = sum(block.latency or 0.0 for block in blocks)
     if cost is not None and total > 0:
-        for alike in _alike(blocks)[:_LOOKED_AT]:
-            found += _what_if(alike, total, cost)
+        for group in _group_equal(blocks)[:_LOOKED_AT]:
+            found += _what_if(group, total, cost)
         found += [
             _slow(block) for block in blocks if block.share >= _LARGE and block.share >= _SLOW * block.flops_share
         ]
@@ -77,7 +77,7 @@ def _slow(block: BlockNumbers) -> str:
     )
 
 
-def _alike(blocks: Sequence[BlockNumbers]) -> list[list[BlockNumbers]]:
+def _group_equal(blocks: Sequence[BlockNumbers]) -> list[list[BlockNumbers]]:
     """Group blocks with the same operators, most expensive group first."""
     groups: dict[tuple[OpSpec, ...], list[BlockNumbers]] = {}
     for block in blocks:
@@ -85,9 +85,9 @@ def _alike(blocks: Sequence[BlockNumbers]) -> list[list[BlockNumbers]]:
     return sorted(groups.values(), key=lambda group: -sum(block.share for block in group))
 
 
-def _what_if(alike: list[BlockNumbers], total: float, cost: Cost) -> list[str]:
+def _what_if(group: list[BlockNumbers], total: float, cost: Cost) -> list[str]:
     """Estimate modified versions of equal blocks, and return those with sufficient savings."""
-    block, names = alike[0], ", ".join(block.name for block in alike)
+    block, names = group[0], ", ".join(block.name for block in group)
     assert block.latency is not None
     changes = (
         (_separated(block.ops), "its dense convolutions split into depthwise and pointwise ones"),
@@ -96,11 +96,11 @@ def _what_if(alike: list[BlockNumbers], total: float, cost: Cost) -> list[str]:
     found = []
     for ops, what in changes:
         saved = block.latency - cost(ops) if ops is not None else 0.0
-        if len(alike) * saved >= _WORTHWHILE * total:
-            each = " each" if len(alike) > 1 else ""
+        if len(group) * saved >= _WORTHWHILE * total:
+            each = " each" if len(group) > 1 else ""
             found.append(
                 f"{names} would take {format_seconds(block.latency - saved)} in place of "
-                f"{format_seconds(block.latency)}{each} with {what}: {format_percent(len(alike) * saved / total)} of "
+                f"{format_seconds(block.latency)}{each} with {what}: {format_percent(len(group) * saved / total)} of "
                 "the network. Accuracy has to be tried."
             )
     return found

@@ -27,7 +27,7 @@ from nni_latency.platforms import Platform
 #: One in this many networks is held out to evaluate predictors.
 HELD_OUT = 10
 
-#: Coverage of the interval of the times of one kernel at several places.
+#: Quantiles of the interval of the times of one kernel at several places.
 _LOW, _HIGH = 0.1, 0.9
 
 

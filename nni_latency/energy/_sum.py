@@ -206,7 +206,7 @@ def _speeds(items: Sequence[MeasuredOperator]) -> NDArray[np.float64]:
 
 
 def _launches(operators: Sequence[MeasuredOperator]) -> dict[str, float]:
-    """Return the launch time by kind [s]: that of its shortest operators."""
+    """Return the launch time by kind [s]: the time of its shortest operators."""
     kinds: dict[str, list[float]] = {}
     for item in operators:
         kinds.setdefault(item.op.kind, []).append(item.seconds)

@@ -271,7 +271,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         return not self._is_new(op.op_key)
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
-        """Sum the costs of operators and their intervals, since slowdowns affect all operators alike."""
+        """Sum the costs of operators and their intervals, since slowdowns affect all operators."""
         items = list(parts)
         value, low, high = (math.fsum(getattr(item, name) for item in items) for name in ("value", "low", "high"))
         return Estimate(value, low, high, tuple(name for item in items for name in item.missing))

@@ -198,5 +198,5 @@ def _compare(
     )
     version = add_predictor(store.database, version, file_of(lesson, predictor))
     reason = "It answers from now on." if is_better else f"It was not taken: {remark}"
-    told = f"Version {version.number} has learned from {number_of(len(learned), 'latency', 'latencies')}. {reason}"
-    return Evolution(lesson.name, told, version, before)
+    outcome = f"Version {version.number} has learned from {number_of(len(learned), 'latency', 'latencies')}. {reason}"
+    return Evolution(lesson.name, outcome, version, before)

@@ -244,7 +244,7 @@ def _make_loop(made: Made, runs: int, copies: int) -> nn.Module:
 
 
 class _Loop(nn.Module):
-    """Runs copies of an operator in turns, each on an input of its own.
+    """Runs copies of an operator in turns, each on a separate input.
 
     Parameters
     ----------

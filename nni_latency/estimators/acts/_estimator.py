@@ -42,7 +42,7 @@ _LEARNED = tuple(field.name for field in fields(ActsFit) if field.name != "setti
 FEWEST_POINTS = 10
 
 #: Relative difference below which amounts of work belong to one block.
-_ALIKE = 1e-6
+_SAME_BLOCK = 1e-6
 
 
 class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
@@ -406,4 +406,4 @@ def _is_one_block(workloads: Workloads) -> bool:
     if not lengths.any():
         return True
     directions = scaled / np.maximum(lengths, 1e-300)
-    return bool(np.abs(directions - directions[0]).max() < _ALIKE)
+    return bool(np.abs(directions - directions[0]).max() < _SAME_BLOCK)
