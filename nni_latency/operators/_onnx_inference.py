@@ -368,11 +368,11 @@ class Inference:
     ) -> tuple[Shape, str, bool]:
         """Return shape and element type of an output, and whether they are known; dynamic sizes are assumed."""
         sizes = None if kind is None else sizes_of(self.onnx, kind)
-        declared = None if hint is None else sizes_of(self.onnx, hint)
-        if declared is not None and (sizes is None or len(sizes) == len(declared)):
+        hinted = None if hint is None else sizes_of(self.onnx, hint)
+        if hinted is not None and (sizes is None or len(sizes) == len(hinted)):
             # Files write 0 or -1 for a dynamic size.
-            declared = [size if size is not None and size > 0 else None for size in declared]
-            sizes = declared if sizes is None else [a if a is not None else b for a, b in zip(sizes, declared, strict=True)]
+            hinted = [size if size is not None and size > 0 else None for size in hinted]
+            sizes = hinted if sizes is None else [a if a is not None else b for a, b in zip(sizes, hinted, strict=True)]
         tensor = tensor_type_of(kind) or tensor_type_of(hint)
         number = tensor.elem_type if tensor is not None else 0
         dtype = dtype_name(self.onnx, number) if number else given[0].dtype if given else "float32"

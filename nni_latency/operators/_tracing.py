@@ -286,7 +286,7 @@ def _keeps_shape(
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes every call of a torch function while it is entered, for every way of counting operators."""
+    """Records every call of a torch function inside its context, at every requested granularity."""
 
     def __init__(self, ways: Sequence[By], learned: Learned) -> None:
         super().__init__()

@@ -249,13 +249,13 @@ class _Loop(nn.Module):
     Parameters
     ----------
     operator : nn.Module
-        Takes its inputs one by one.
+        Operator with positional inputs.
     inputs : sequence of Tensor
-        What it takes.
+        Inputs of the operator.
     runs : int
-        How often it runs in one run.
+        Runs of the operator per run of the loop.
     copies : int
-        Of operator and inputs.
+        Number of copies of operator and inputs.
     """
 
     def __init__(self, operator: nn.Module, inputs: list[torch.Tensor], runs: int, copies: int) -> None:

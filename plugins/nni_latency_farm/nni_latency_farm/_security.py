@@ -180,7 +180,7 @@ class FarmAddress:
         Raises
         ------
         InvalidValueError
-            If it is none.
+            If the text is not an address.
         """
         scheme, _, rest = text.rpartition("://")
         try:
