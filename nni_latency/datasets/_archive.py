@@ -207,7 +207,7 @@ class NetworkDocument(StrictDocument):
 
 
 class RunDocument(StrictDocument):
-    """A measuring run on one platform at one batch size, with its protocol."""
+    """What was measured on one platform at one batch size, and how."""
 
     platform: NamedPlatformDocument
     batch_size: PositiveInt
@@ -219,7 +219,7 @@ class RunDocument(StrictDocument):
 
 
 class LatencyDocument(StrictDocument):
-    """Latency of a network in a run [s]."""
+    """What a network took in a run, in seconds."""
 
     network: NonNegativeInt = Field(description="its place in the list of networks")
     run: NonNegativeInt = Field(description="place in the list of runs")
@@ -252,7 +252,7 @@ class NodeDocument(StrictDocument):
 
 
 class GraphDocument(StrictDocument):
-    """Operators of a network and their data flow; equal operators are stored once."""
+    """The operators of a network, and which takes whose results; each kind of operator stands once."""
 
     n_calls: NonNegativeInt
     inputs: list[list[NonNegativeInt]]

@@ -63,7 +63,7 @@ class HeldOutOperator:
 
 
 class FactsDocument(StrictDocument):
-    """Compute speed, bandwidth and power of a device."""
+    """How fast a device computes and moves data, and what it draws."""
 
     flops: PositiveFloat = Field(description="floating-point operations that it reaches [1/s]")
     bandwidth: PositiveFloat = Field(description="bytes that it moves to and from its memory [byte/s]")
@@ -73,7 +73,7 @@ class FactsDocument(StrictDocument):
 
 
 class HeldOutDocument(StrictDocument):
-    """A measured operator with its held-out prediction."""
+    """An operator that was measured, and what a model said of it that had not seen it."""
 
     device: str
     group: str = Field(description="group of operators that it belongs to")

@@ -14,7 +14,7 @@ from nni_latency.platforms import Platform
 
 
 class TimesDocument(StrictDocument):
-    """Times of operators, separately and together, without the overhead of the runtime."""
+    """What operators took apart and together, less what the runtime adds to every run."""
 
     before: float = Field(description="T1: the operators before the last one [s]")
     last: float = Field(description="T2: the last one [s]")
@@ -24,7 +24,7 @@ class TimesDocument(StrictDocument):
 
 
 class RuleDocument(StrictDocument):
-    """Whether an operator is fused with those before it."""
+    """Whether an operator runs in one kernel with those before it."""
 
     kinds: list[str] = Field(min_length=2, description="kinds or families of operators that follow each other")
     fused: bool = Field(description="whether the last one runs in the kernel of those before it")
@@ -35,7 +35,7 @@ class RuleDocument(StrictDocument):
 
 
 class FusionDocument(StrictDocument):
-    """Fusion rules of a runtime."""
+    """What one runtime runs as one kernel."""
 
     platform: NamedPlatformDocument
     constant: NonNegativeFloat = Field(description="what the runtime adds to every run of a network [s]")

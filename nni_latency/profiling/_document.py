@@ -21,16 +21,16 @@ _Watts = Annotated[PositiveFloat | None, Field(description="mean power [W]; null
 
 @dataclass(frozen=True)
 class AloneCost(Cost):
-    """Cost of an operator alone. Immutable.
+    """What an operator takes alone. Immutable.
 
     Parameters
     ----------
     value, low, high : float
         Latency of one run and its interval [s].
     watts : float or None
-        Mean power [W]; None without a meter.
+        Mean power [W]; None where no meter was read.
     n_samples : int
-        Number of loops.
+        Loops behind it.
     """
 
     watts: _Watts = None
@@ -46,10 +46,10 @@ class ProfiledOperator:
     Parameters
     ----------
     op : OpSpec
-        The operator.
+        What it computes.
     alone : mapping of str to AloneCost
-        Cost alone by mode: reusing one input, ``reused``, or with inputs from memory, ``memory``; empty if not
-        measured.
+        What it takes alone, by whether it reuses one input, ``reused``, or takes them from memory, ``memory``; empty
+        where that was not measured.
     """
 
     op: Operator
@@ -73,7 +73,7 @@ class ProfiledOperator:
 
 @dataclass(frozen=True)
 class Part:
-    """Number of runs of an operator in a model, and their total time [s]. Immutable."""
+    """How often an operator runs in a model, and what all of its runs take there together [s]. Immutable."""
 
     count: PositiveInt
     seconds: PositiveFloat
@@ -83,24 +83,24 @@ class Part:
 
 @dataclass(frozen=True)
 class ModelProfile(Cost):
-    """A whole model and its operators in context. Immutable.
+    """A whole model, and its operators as they run in it. Immutable.
 
     Parameters
     ----------
     value, low, high : float
         Latency and its interval [s].
     name : str
-        Name of the model.
+        What it is called.
     inputs : tuple of tuple of int
-        Shapes of the inputs.
+        Shapes of its inputs.
     marked : float
-        Total time of its operators with a mark after each of them [s].
+        What its operators took with a mark after each of them, added up [s].
     parts : mapping of str to Part
-        Parts by operator key; their times add up to the latency.
+        By the key of an operator; their times add up to the latency.
     watts : float or None
-        Mean power [W]; None without a meter.
+        Mean power [W]; None where no meter was read.
     n_samples : int
-        Number of runs.
+        Runs behind it.
     """
 
     name: str

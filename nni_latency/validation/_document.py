@@ -44,7 +44,7 @@ class ScoresDocument(BaseModel):
 
 
 class ValidationSummary(BaseModel):
-    """Summary in the file of a validation."""
+    """What the file of a validation says in short."""
 
     model_config = ConfigDict(strict=True)
 
@@ -129,7 +129,7 @@ def _network(result: NetworkResult) -> dict[str, Any]:
 
 
 class WhereDocument(BaseModel):
-    """Platform of the measurements."""
+    """Where networks were measured."""
 
     model_config = ConfigDict(strict=True)
 
@@ -138,7 +138,7 @@ class WhereDocument(BaseModel):
 
 
 class ResultDocument(BaseModel):
-    """Prediction and measurement of one network."""
+    """One network: predicted and measured."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -157,7 +157,7 @@ class ResultDocument(BaseModel):
 
 
 class ValidationDocument(BaseModel):
-    """Content of the file of a validation; scores are computed from the networks."""
+    """What the file of a validation says; its scores follow from the networks."""
 
     model_config = ConfigDict(strict=True)
 

@@ -49,7 +49,7 @@ class SettingsDocument(StrictDocument):
 
 
 class LineDocument(StrictDocument):
-    """The formula: seconds per ACTS, INP and FLOP (two per multiply-add), a constant, and the second line."""
+    """The formula: seconds by ACTS, INP and FLOP (two a multiply-add), a constant, and the second line."""
 
     a: NotNegative
     b: NotNegative
@@ -82,7 +82,7 @@ class CurveDocument(StrictDocument):
 
 
 class WorkDocument(StrictDocument):
-    """A piece of work used to fit factors, with its weight."""
+    """A piece of work that factors were learned from, and its weight in them."""
 
     group: str
     traits: list[float]
@@ -110,7 +110,7 @@ class ResidualDocument(StrictDocument):
 
 
 class ModelDocument(StrictDocument):
-    """Costs of pieces of work."""
+    """What pieces of work cost."""
 
     costs: CostsDocument
     curve: CurveDocument | None = None

@@ -57,7 +57,7 @@ class _Space(SpaceDocument):
 
 
 class TransferDocument(StrictDocument):
-    """Known devices, the prior of a new one, and its measurements."""
+    """Known devices, what is expected of a new one, and what was measured on it."""
 
     confidence: float = Field(gt=0, lt=1)
     check_units: bool

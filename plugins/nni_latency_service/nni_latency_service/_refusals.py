@@ -35,7 +35,7 @@ _STATUS: Sequence[tuple[type[LatencyError], int]] = (
 
 
 class Refusal(BaseModel):
-    """Body of an error response."""
+    """What is answered to a request that is refused."""
 
     error: str = Field(description="one sentence")
     status: int

@@ -22,7 +22,7 @@ FILE = {"type": "string", "format": "binary"}
 
 
 class Asked(BaseModel):
-    """Fields common to all queries."""
+    """What the fields of all questions have in common."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class Asked(BaseModel):
 
 
 class NetworkRequest(BaseModel):
-    """A network, given by its key or as an ONNX file."""
+    """A network: by its key, or as an ONNX file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,20 +41,20 @@ class NetworkRequest(BaseModel):
 
 
 class QueryRequest(Asked, NetworkRequest):
-    """A query."""
+    """A question."""
 
     platform: str = Field(min_length=1, max_length=300)
 
 
 class BulkRequest(Asked):
-    """Several queries on one platform."""
+    """Many questions on one platform."""
 
     platform: str = Field(min_length=1, max_length=300)
     questions: list[NetworkRequest] = Field(min_length=1)
 
 
 class ComparisonRequest(BaseModel):
-    """A query on all platforms without measuring."""
+    """A network on all platforms; nothing is measured."""
 
     model_config = ConfigDict(extra="forbid")
 
