@@ -55,7 +55,7 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class CostModel:
-    """Costs of pieces of work by amounts and group, with a correction.
+    """What pieces of work cost: by their amounts, by group, and corrected.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def held_out_errors(
 
 @dataclass(frozen=True)
 class GroupCosts:
-    """Costs of the amounts of work [s] for every group of operators and for unseen groups.
+    """Costs of the amounts of work [s], for every group of operators and for those that were never seen.
 
     Parameters
     ----------
@@ -210,14 +210,14 @@ def _solve_held(blocks: NDArray[np.float64], prior: NDArray[np.float64]) -> NDAr
 
 @dataclass(frozen=True)
 class CostCurve:
-    """A monotone piecewise linear function from expected to actual costs.
+    """A rising line of several pieces, from what work should cost to what it does.
 
     Parameters
     ----------
     start : float
-        Value at expected cost zero [s].
+        Cost of what should cost nothing [s].
     knots : tuple of float
-        Start of every piece [s]; the first is 0.
+        Where a new piece begins [s]; the first at 0.
     slopes : tuple of float
         Of the pieces, not negative.
     """
@@ -259,20 +259,20 @@ def _pieces(costs: Array, knots: Sequence[float]) -> Array:
 
 @dataclass(frozen=True)
 class Residual:
-    """A Gaussian process over pieces of work that models logarithms of factors on their costs.
+    """A Gaussian process over pieces of work, whose values are logarithms of factors on their costs.
 
     Parameters
     ----------
     kernel : str
         Name of the correlation by distance.
     reach : float
-        Length scale of the correlation.
+        Distance over which the correlation falls.
     centre, scale : tuple of float
         Mean and standard deviation of the traits.
     work : tuple of Work
-        Training data.
+        What it was learned from.
     weights : tuple of float
-        Weights of the correlations with the training data, whose sum is the logarithm.
+        Of the correlations with those; the logarithm is their weighted sum.
     """
 
     kernel: str

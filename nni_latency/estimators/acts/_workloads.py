@@ -40,16 +40,16 @@ _EXPECTED = "an (n, 3) array of ACTS, INP and FLOPs, or a list of (module, input
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work with a separate cost. Immutable and hashable.
+    """One piece of work, to be costed alone. Immutable and hashable.
 
     Parameters
     ----------
     group : str
         Work of one group has the same efficiency.
     amounts : tuple of float
-        Amounts in the order of `AMOUNTS`.
+        How much of everything in `AMOUNTS`.
     traits : tuple of float
-        Logarithmic features that define similarity.
+        Logarithms by which pieces of work are similar or not.
     """
 
     group: str

@@ -298,7 +298,7 @@ def _longest(ops: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.f
 
 @dataclass(frozen=True)
 class EncodedLayer:
-    """Cost-related description of a layer of a space.
+    """One layer of a space, as far as its costs are concerned.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ class EncodedLayer:
     ops : tuple of OpSpec or None
         Their operators, where they are known.
     searched : bool, default=True
-        Whether the layer is searched.
+        Whether the space chooses.
     default : str or None
         Candidate of a fixed layer.
     """

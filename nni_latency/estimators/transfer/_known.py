@@ -55,9 +55,9 @@ class KnownDevice:
     constant : float
         Mean latency over the space [s].
     noise : float
-        Standard deviation of the errors without outliers, as a share of `constant`.
+        Standard deviation of the errors, as a share of `constant`; outliers do not count.
     covariance : ndarray of shape (n_features + 1, n_features + 1) or None
-        Covariance of the errors of the coefficients and of the constant, in the same units.
+        Of the errors of the coefficients and of the constant, in the same units.
     """
 
     name: str
