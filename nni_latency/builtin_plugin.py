@@ -88,7 +88,7 @@ def _load_ensemble(argument: str) -> Any:
     """Make an ensemble of estimators separated by commas; tables with a validation are weighed by it."""
     names = [name for name in split_sources(argument) if name]
     members = [loading.load_estimator(name) for name in names]
-    found = {name: validation.read_validation(path) for name in names if (path := _validation_of(name)) is not None}
+    found = {name: validation.read_summary(path) for name in names if (path := _validation_of(name)) is not None}
     if found and len(found) < len(names):
         lacking = ", ".join(name for name in names if name not in found)
         raise InvalidValueError(

@@ -17,7 +17,7 @@ from packaging.version import Version
 from nni_latency import LookupTable, TableEstimator
 from nni_latency.loading import load_estimator
 from nni_latency.tables import shipped_tables, validation_path
-from nni_latency.validation import read_validation
+from nni_latency.validation import read_summary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -155,7 +155,7 @@ def test_shipped_table_is_whole_and_named_after_its_platform(name):
 @pytest.mark.parametrize("name", shipped_tables())
 def test_shipped_table_comes_with_a_validation_that_it_passed(name):
     path = shipped_tables()[name]
-    summary = read_validation(validation_path(path))
+    summary = read_summary(validation_path(path))
     assert summary.scores.within10 >= 0.95
     assert summary.scores.mape <= summary.repeatability.mape + 0.015
     content = json.loads(validation_path(path).read_text(encoding="utf-8"))

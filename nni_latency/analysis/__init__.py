@@ -1,4 +1,4 @@
-"""Analysis: what every block of a network computes, needs and costs, and what could be changed."""
+"""Analysis of the work, memory and cost of every block of a network, with suggestions."""
 
 import lazy_loader
 

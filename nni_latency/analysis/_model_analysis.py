@@ -1,4 +1,4 @@
-"""`ModelAnalysis`: what every block of a network computes, needs and costs."""
+"""`ModelAnalysis`: work, memory and cost of every block of a network."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from nni_latency.units import format_count, format_metric, format_percent, numbe
 
 @dataclass(frozen=True)
 class BlockAnalysis:
-    """What one block computes, needs and costs. Immutable.
+    """Work, memory and cost of a block. Immutable.
 
     Parameters
     ----------
     name, kind : str
-        Of its module in the tree, and of its class.
+        Qualified name and class of the module.
     features : Features
-        Multiply-adds, FLOPs (two a multiply-add and those of all else), ACTS, INP, and bytes read and written.
+        Multiply-adds, FLOPs (two per multiply-add plus all others), ACTS, INP, and bytes read and written.
     params : int
         Parameters.
     latency : Estimate or None
-        What it costs; None without an estimator, or with one that knows whole networks alone.
+        Latency of the block; None without an estimator, or with one for whole networks only.
     share : float
-        Of the network's latency; without one, of its FLOPs.
+        Share of the network's latency; without an estimator, of its FLOPs.
     uncounted : tuple of str
-        Kinds of its operators that the features leave out.
+        Kinds of operators not counted in the features.
     ops : tuple of OpSpec
-        Its operators, in order.
+        Operators in order.
     """
 
     name: str
@@ -61,49 +61,49 @@ class BlockAnalysis:
 
     @property
     def intensity(self) -> float:
-        """FLOPs for every byte that is read or written."""
+        """FLOPs per byte read or written."""
         return self.features.flops / self.features.memory if self.features.memory else 0.0
 
 
 class ModelAnalysis(Drawn):
-    """A network taken apart into its blocks. Immutable.
+    """A network decomposed into blocks. Immutable.
 
     Parameters
     ----------
     model : nn.Module, str or Path
-        Any network; it is neither changed nor run on data. Or an ONNX file, whose input needs a shape only where
-        the file leaves it open.
+        Any network, which is neither changed nor run on data; or an ONNX file, whose input shape is only needed if it
+        is dynamic.
     input_shape : sequence of int
-        Shape of its input without the batch, such as ``(3, 224, 224)``. For several inputs give `example_inputs`.
+        Shape of the input without the batch, such as ``(3, 224, 224)``. For several inputs give `example_inputs`.
     batch_size : int, optional
-        Inputs of a run; by default 1, or what an ONNX file says. A size that the file fixes is set only where it is a
-        batch, which arrives in the outputs.
+        Inputs per run; by default 1, or the batch size of an ONNX file. A fixed size of a file is changed only if it is
+        a batch, which reaches the outputs.
     estimator : Estimator, optional
-        What says how long a block takes.
+        Estimator of the latency of blocks.
     depth : int, optional
-        How deep in the tree of modules the blocks are; by default the blocks that a person would name.
+        Depth of the blocks in the module tree; by default natural blocks are chosen.
     example_inputs : Tensor, tuple or dict, optional
-        In place of the shape.
+        Inputs, as an alternative to the shape.
 
     Attributes
     ----------
     blocks : tuple of BlockAnalysis
-        In the order in which they run.
+        Blocks in the order of execution.
     features : Features
         Of the whole network.
     params : int
-        Of the whole network, used or not.
+        Parameters of the whole network, used or not.
     latency : Estimate or None
         Of the whole network.
     uncounted : tuple of str
-        Kinds of operators that the features leave out.
+        Kinds of operators not counted in the features.
     remarks : tuple of str
-        What had to be assumed of the network.
+        Assumptions about the network.
 
     Raises
     ------
     InvalidValueError
-        If the input does not fit the network, nothing in it takes time, or a number is outside its range.
+        If the input does not match the network, the network has no operators, or a number is out of range.
 
     Examples
     --------
@@ -161,12 +161,12 @@ class ModelAnalysis(Drawn):
 
     @property
     def bottlenecks(self) -> list[BlockAnalysis]:
-        """The blocks, the costliest first."""
+        """The blocks, most expensive first."""
         return sorted(self.blocks, key=lambda block: block.share, reverse=True)
 
     @property
     def suggestions(self) -> list[str]:
-        """What could be changed, where the numbers support it; a sentence each."""
+        """Suggested changes supported by the numbers, one sentence each."""
         flops, params = max(1, self.features.flops), max(1, self.params)
         numbers = [
             BlockNumbers(
@@ -222,7 +222,7 @@ def _analyse(parts: list[BlockOperators], estimator: Estimator | None, whole: Fe
 
 
 def _cost(estimator: Any, ops: Sequence[OpSpec]) -> Estimate:
-    """Cost the operators of a block together."""
+    """Estimate the total cost of the operators of a block."""
     if isinstance(estimator, ActsEstimator):
         return estimator.estimate_block(ops)
     found: Estimate = estimator.total([estimator.estimate_op(op) for op in ops])

@@ -1,4 +1,4 @@
-"""Which operators of a network belong together: the blocks that a person would name."""
+"""Partition of the operators of a network into natural blocks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import nn
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Graph, OpSpec, TracedOperator, count_operators, packed_weights, parts_of, trace
 
-#: Modules that only hold others, and so are never a block while there are modules with parts of their own in them.
+#: Container modules, which are never a block while they contain composite modules.
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
-#: Kinds of operators with which a block of an ONNX file begins.
+#: Kinds of operators that start a block of an ONNX file.
 _BEGINNINGS = ("conv", "linear", "matmul")
 
-#: Share of the network's work above which a block is taken apart further, if it has blocks of its own.
+#: Share of the network's work above which a block is divided further, if it contains blocks.
 _TOO_MUCH = 0.5
 
 
@@ -29,13 +29,13 @@ class BlockOperators:
     Parameters
     ----------
     name : str
-        Of its module in the tree; of what is computed outside any block, that of the module that computes it.
+        Qualified name of the module; outside any block, that of the calling module.
     kind : str
         Class of the module.
     ops : tuple of OpSpec
-        What it runs, in order.
+        Operators in order.
     params : int
-        Its parameters; those shared with an earlier block count there.
+        Number of parameters, without those shared with an earlier block.
     """
 
     name: str
@@ -45,7 +45,7 @@ class BlockOperators:
 
 
 def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | None = None) -> list[BlockOperators]:
-    """Take a network apart into blocks.
+    """Decompose a network into blocks.
 
     Parameters
     ----------
@@ -54,18 +54,18 @@ def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | Non
     example_inputs : Tensor, tuple or dict
         As for `nni_latency.operators.trace`.
     depth : int, optional
-        How deep in the tree of modules the blocks are. Without it, containers are opened, and so is a block that makes
-        up more than half of the network and has blocks of its own.
+        Depth of the blocks in the module tree. By default, containers are opened, and so is a block with more than half
+        of the network's work that contains blocks.
 
     Returns
     -------
     list of BlockOperators
-        In the order in which they first run.
+        Blocks in the order of their first execution.
 
     Raises
     ------
     InvalidValueError
-        If the inputs do not fit, or the depth is below 1.
+        If the inputs do not match, or the depth is below 1.
     """
     if depth is not None and depth < 1:
         raise InvalidValueError(f"The 'depth' of blocks must be an int >= 1. Got {depth!r}.")
@@ -88,7 +88,7 @@ def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | Non
 
 
 def split_onnx(graph: Graph) -> list[BlockOperators]:
-    """Take the graph of an ONNX file apart: every convolution or product begins a block, with the nodes behind it."""
+    """Decompose the graph of an ONNX file: every convolution or product starts a block with the nodes after it."""
     blocks: list[list[TracedOperator]] = []
     for item in graph.operators:
         if not blocks or item.op.kind.startswith(_BEGINNINGS):
@@ -130,7 +130,7 @@ def _is_opened(module: nn.Module, share: float, name: str) -> bool:
         return False
     compound = any(any(True for _ in child.children()) for child in children)
     if isinstance(module, _CONTAINERS):
-        # A row of plain layers is a block of its own, unless it is the whole network.
+        # A sequence of plain layers is a block, unless it is the whole network.
         return compound or not name or share > _TOO_MUCH
     return not name or (compound and share > _TOO_MUCH)
 
@@ -145,7 +145,7 @@ def _is_inside(owner: str, name: str) -> bool:
 
 
 def _block_of(owner: str, roots: set[str]) -> str:
-    """Return the block that an operator belongs to; if there is none, the module that calls it."""
+    """Return the block of an operator, otherwise the calling module."""
     parts = owner.split(".") if owner else []
     for length in range(len(parts), 0, -1):
         name = ".".join(parts[:length])
@@ -159,7 +159,7 @@ def _kind(module: nn.Module | None, is_block: bool) -> str:
 
 
 def _params(modules: dict[str, nn.Module], name: str, roots: set[str], seen: set[int]) -> int:
-    """Count the parameters of a block, each once in the whole network; between blocks, the module's own alone."""
+    """Count the parameters of a block, each once per network; between blocks, only those of the module."""
     module = modules.get(name)
     if module is None:
         return 0
@@ -167,7 +167,7 @@ def _params(modules: dict[str, nn.Module], name: str, roots: set[str], seen: set
 
 
 def count_params(module: nn.Module, seen: set[int], *, recurse: bool = True) -> int:
-    """Count the parameters of a module that were not seen before, with those of quantised layers."""
+    """Count the unseen parameters of a module, including those of quantised layers."""
     parts = [*module.modules()] if recurse else [module]
     found: dict[int, int] = {}
     for part in parts:
@@ -181,7 +181,7 @@ def count_params(module: nn.Module, seen: set[int], *, recurse: bool = True) -> 
 
 
 def _unpacked(value: torch.ScriptObject) -> list[torch.Tensor]:
-    """Return the weights and biases in an object of torch; those of recurrent layers hold others."""
+    """Return the weights and biases in a packed torch object; those of recurrent layers are nested."""
     found = packed_weights(value)
     if not found:
         with contextlib.suppress(AttributeError, RuntimeError):

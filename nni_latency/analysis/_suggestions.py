@@ -1,4 +1,4 @@
-"""What could be changed in a network, where numbers say that it helps."""
+"""Suggested changes of a network supported by numbers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from nni_latency.operators import OpSpec, learned_shapes
 from nni_latency.units import format_percent, format_seconds
 
-#: Costs the operators of a block [s].
+#: Returns the latency of the operators of a block [s].
 Cost = Callable[[Sequence[OpSpec]], float]
 
-#: What a change has to save of the network's latency to be worth a word, and how many blocks are looked at.
+#: Minimum saving of a suggestion as a share of the network's latency, and number of blocks examined.
 _WORTHWHILE, _LOOKED_AT = 0.03, 5
 
-#: A block is slow for its work when it takes this share of the latency, and as many times its share of the FLOPs.
+#: A block is slow if it takes this share of the latency, and this multiple of its share of the FLOPs.
 _LARGE, _SLOW = 0.1, 2.0
 
-#: A block is heavy when it holds this share of the parameters and takes no more than this share of the FLOPs.
+#: A block is heavy if it has this share of the parameters and at most this share of the FLOPs.
 _HEAVY, _LIGHT = 0.5, 0.1
 
 _COSTLY = {"silu": "relu", "hardswish": "relu", "gelu": "relu", "mish": "relu", "elu": "relu", "sigmoid": "hardtanh"}
@@ -26,7 +26,7 @@ _COSTLY = {"silu": "relu", "hardswish": "relu", "gelu": "relu", "mish": "relu", 
 
 @dataclass(frozen=True)
 class BlockNumbers:
-    """What suggestions are made of: a block's name, operators, latency [s], and shares of the network."""
+    """Input of suggestions: name, operators, latency [s] and shares of a block."""
 
     name: str
     ops: tuple[OpSpec, ...]
@@ -38,25 +38,25 @@ class BlockNumbers:
 
 
 def suggest(blocks: Sequence[BlockNumbers], cost: Cost | None) -> list[str]:
-    """Say what could be changed, with the numbers that speak for it.
+    """Return suggested changes with supporting numbers.
 
     Parameters
     ----------
     blocks : sequence of BlockNumbers
-        The costliest first.
+        Blocks, most expensive first.
     cost : callable or None
-        Costs operators; without it nothing is said about time.
+        Estimates operators; without it, there are no suggestions about time.
 
     Returns
     -------
     list of str
-        One sentence each; none where the numbers support none.
+        One sentence per suggestion; empty without support.
     """
     found = []
     total = sum(block.latency or 0.0 for block in blocks)
     if cost is not None and total > 0:
-        for alike in _alike(blocks)[:_LOOKED_AT]:
-            found += _what_if(alike, total, cost)
+        for group in _group_equal(blocks)[:_LOOKED_AT]:
+            found += _what_if(group, total, cost)
         found += [
             _slow(block) for block in blocks if block.share >= _LARGE and block.share >= _SLOW * block.flops_share
         ]
@@ -77,17 +77,17 @@ def _slow(block: BlockNumbers) -> str:
     )
 
 
-def _alike(blocks: Sequence[BlockNumbers]) -> list[list[BlockNumbers]]:
-    """Put blocks of the same operators together, the costliest together first."""
+def _group_equal(blocks: Sequence[BlockNumbers]) -> list[list[BlockNumbers]]:
+    """Group blocks with the same operators, most expensive group first."""
     groups: dict[tuple[OpSpec, ...], list[BlockNumbers]] = {}
     for block in blocks:
         groups.setdefault(block.ops, []).append(block)
     return sorted(groups.values(), key=lambda group: -sum(block.share for block in group))
 
 
-def _what_if(alike: list[BlockNumbers], total: float, cost: Cost) -> list[str]:
-    """Cost changed versions of blocks that are alike, and tell those that save enough of the network."""
-    block, names = alike[0], ", ".join(block.name for block in alike)
+def _what_if(group: list[BlockNumbers], total: float, cost: Cost) -> list[str]:
+    """Estimate modified versions of equal blocks, and return those with sufficient savings."""
+    block, names = group[0], ", ".join(block.name for block in group)
     assert block.latency is not None
     changes = (
         (_separated(block.ops), "its dense convolutions split into depthwise and pointwise ones"),
@@ -96,18 +96,18 @@ def _what_if(alike: list[BlockNumbers], total: float, cost: Cost) -> list[str]:
     found = []
     for ops, what in changes:
         saved = block.latency - cost(ops) if ops is not None else 0.0
-        if len(alike) * saved >= _WORTHWHILE * total:
-            each = " each" if len(alike) > 1 else ""
+        if len(group) * saved >= _WORTHWHILE * total:
+            each = " each" if len(group) > 1 else ""
             found.append(
                 f"{names} would take {format_seconds(block.latency - saved)} in place of "
-                f"{format_seconds(block.latency)}{each} with {what}: {format_percent(len(alike) * saved / total)} of "
+                f"{format_seconds(block.latency)}{each} with {what}: {format_percent(len(group) * saved / total)} of "
                 "the network. Accuracy has to be tried."
             )
     return found
 
 
 def _separated(ops: Sequence[OpSpec]) -> list[OpSpec] | None:
-    """Split dense convolutions with a window into a depthwise and a pointwise one; None if there is none."""
+    """Split dense convolutions larger than 1 x 1 into a depthwise and a pointwise one; None without any."""
     changed: list[OpSpec] = []
     for op in ops:
         dense = op.kind == "conv2d" and op.get("groups", 1) == 1 and op["kernel_size"] not in (1, (1, 1))
@@ -126,7 +126,7 @@ def _separated(ops: Sequence[OpSpec]) -> list[OpSpec] | None:
 
 
 def _output_shape(op: OpSpec) -> tuple[int, ...]:
-    """Return the output shape of a depthwise convolution by its stride; paddings are close enough to the same."""
+    """Return the output shape of a depthwise convolution from its stride, assuming 'same' padding."""
     batch, channels, height, width = op.input_shapes[0]
     stride = op["stride"]
     down, right = (stride, stride) if isinstance(stride, int) else stride
@@ -134,7 +134,7 @@ def _output_shape(op: OpSpec) -> tuple[int, ...]:
 
 
 def _plain(ops: Sequence[OpSpec]) -> list[OpSpec] | None:
-    """Replace costly activations; None if there is none."""
+    """Replace expensive activations; None without any."""
     changed = [
         dataclasses.replace(op, kind=_COSTLY[op.kind], attributes=()) if op.kind in _COSTLY else op for op in ops
     ]
@@ -142,7 +142,7 @@ def _plain(ops: Sequence[OpSpec]) -> list[OpSpec] | None:
 
 
 def _batch(blocks: Sequence[BlockNumbers], total: float, cost: Cost) -> list[str]:
-    """Say what a larger batch would save, where the calls themselves take much of the time."""
+    """Suggest a larger batch if call overhead dominates the time."""
     ops = [op for block in blocks for op in block.ops]
     one = cost(ops)
     eight = cost([_batched(op, 8) for op in ops]) / 8
@@ -155,7 +155,7 @@ def _batch(blocks: Sequence[BlockNumbers], total: float, cost: Cost) -> list[str
 
 
 def _batched(op: OpSpec, factor: int) -> OpSpec:
-    """Return an operator on a larger batch: the first dimension of whatever has more than one and is no parameter."""
+    """Return an operator on a larger batch: scales the first dimension of every non-scalar, non-parameter shape."""
     shapes = tuple(
         shape if len(shape) < 2 or shape == own else (shape[0] * factor, *shape[1:])
         for shape, own in zip(op.input_shapes, learned_shapes(op), strict=True)

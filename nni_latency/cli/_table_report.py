@@ -214,7 +214,7 @@ def validation_summary(path: Path | None) -> dict[str, str]:
     beside = None if path is None else tables.validation_path(path)
     if beside is None or not beside.is_file():
         return {}
-    summary = validation.read_validation(beside)
+    summary = validation.read_summary(beside)
     scores, halves = summary.scores, summary.repeatability
     return {
         "validation": f"{number_of(scores.n, 'network')}: MAPE {format_percent(scores.mape)} (the measurement repeats "

@@ -1,4 +1,4 @@
-"""Data sets of networks with latencies: how they are measured, and their files."""
+"""Data sets of networks with latencies: measurement and files."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The file of a data set: a ZIP archive whose members are read when they are asked for, and what they contain."""
+"""File of a data set: a ZIP archive whose members are read on demand, and the documents in it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from nni_latency.operators import Graph, TracedOperator
 #: Names of the members.
 HEADER, CARD = "dataset.json", "card.md"
 
-#: Bytes of a member at most.
+#: Largest size of a member [byte].
 _MOST_BYTES = 2**28
 
-#: Graphs that are kept in memory.
+#: Number of graphs kept in memory.
 _KEPT_GRAPHS = 4096
 
-#: The time that all members have, so that equal data sets are equal files.
+#: Fixed modification time of all members, so that equal data sets are equal files.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-#: A kernel: the numbers of its operators, and its time [s].
+#: A kernel: the indices of its operators, and its time [s].
 Part = tuple[tuple[int, ...], float]
 
 
 class Archive:
-    """The members of a data set's file. Safe in several threads.
+    """Members of the file of a data set. Thread-safe.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Archive:
     Raises
     ------
     FileFormatError
-        Here and in all methods, if the file is absent, truncated, altered, of another kind or of another version.
+        On creation and in all methods, if the file is missing, truncated, modified, or of another type or version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -54,7 +54,7 @@ class Archive:
         self.parts = lru_cache(None)(self._parts)
 
     def header(self, file: SavedFile) -> NetworksDocument:
-        """Return what is in the file, which is not opened again if it was read."""
+        """Return the header of the file; it is read only once."""
         data = file.data if file.member == HEADER else self._read(HEADER)
         document: NetworksDocument = NETWORKS.parse_json(data, str(self.path))
         self.runs = tuple(document.runs)
@@ -65,7 +65,7 @@ class Archive:
         return self._read(onnx_member(name))
 
     def card(self) -> str:
-        """Read what the file says of how it was measured."""
+        """Read the card, which describes the measurement."""
         return self._read(CARD).decode(errors="replace")
 
     def _graph(self, key: str) -> Graph:
@@ -74,7 +74,7 @@ class Archive:
             return GraphDocument.model_validate(content).to_graph()
 
     def _parts(self, run: int) -> Mapping[int, tuple[Part, ...]]:
-        """Read what the kernels of networks took in a run, by the place of the network."""
+        """Read the kernel times of a run by the index of the network."""
         name = _parts_member(run)
         content = self._json(name) if name in self._members() else {}
         with NETWORKS.valid(str(self.path)):
@@ -107,7 +107,7 @@ class Archive:
                 raise FileFormatError(f"The data set {str(self.path)!r} is not valid: {name!r} is too large.")
             try:
                 return archive.read(name)
-            except Exception as error:  # zipfile and zlib have errors of their own
+            except Exception as error:  # zipfile and zlib raise their own exceptions
                 raise FileFormatError(f"The data set {str(self.path)!r} is damaged at {name!r}: {error}.") from error
 
     def _open(self) -> zipfile.ZipFile:
@@ -130,29 +130,29 @@ def write_archive(
     onnx: Mapping[str, bytes],
     card: str,
 ) -> Path:
-    """Write a data set, whole or not at all.
+    """Write a data set atomically.
 
     Parameters
     ----------
     path : str or Path
-        Where to.
+        Path of the file.
     header : mapping
-        The content of `NetworksDocument`.
+        Content of `NetworksDocument`.
     graphs : mapping of str to Graph
-        By key.
+        Graphs by key.
     parts : mapping of int to mapping
-        By run and network, its kernels.
+        Kernels by run and network.
     onnx : mapping of str to bytes
-        By name of a network, its ONNX file without weights.
+        ONNX file without weights by name of the network.
     card : str
-        How it was measured, in Markdown.
+        Description of the measurement, in Markdown.
 
     Raises
     ------
     InvalidValueError
-        If something of it would not be read again.
+        If the content is not valid for reading back.
     OutputError
-        If it cannot be written.
+        If the file cannot be written.
     """
     content = {**NETWORKS.head, **header}
     with NETWORKS.writable(str(path)):
@@ -184,7 +184,7 @@ def _add(zipped: zipfile.ZipFile, name: str, content: str | bytes) -> None:
 
 
 def onnx_member(name: str) -> str:
-    """Return where the ONNX file of a network lies in a data set, in NNLQP's layout, too."""
+    """Return the path of the ONNX file of a network in a data set; also used in NNLQP's layout."""
     return f"onnx/{name}.onnx"
 
 
@@ -264,7 +264,7 @@ class GraphDocument(StrictDocument):
 
     @classmethod
     def of(cls, graph: Graph) -> GraphDocument:
-        """Make it of a graph."""
+        """Create the document of a graph."""
         ops = {item.op: None for item in graph.operators}
         details = {item.details: None for item in graph.operators}
         op_places = {op: place for place, op in enumerate(ops)}
@@ -290,12 +290,12 @@ class GraphDocument(StrictDocument):
         )
 
     def to_graph(self) -> Graph:
-        """Make the graph.
+        """Return the graph.
 
         Raises
         ------
         ValueError, LookupError
-            If an operator takes the result of one that follows, or of none.
+            If an operator takes the result of a later or a missing one.
         """
         ops = [item.to_op() for item in self.ops]
         details = [tuple(sorted(item.items())) for item in self.details]
@@ -311,7 +311,7 @@ class GraphDocument(StrictDocument):
 
 
 def _plain(value: Any) -> Any:
-    """Return lists for tuples, as a file has them."""
+    """Convert tuples to lists, as in a file."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -328,5 +328,5 @@ NETWORKS = DocumentFormat(
 
 
 def networks_schema() -> dict[str, Any]:
-    """Return the JSON schema of what is in a data set, without its graphs."""
+    """Return the JSON schema of the header of a data set."""
     return NETWORKS.schema()

@@ -1,4 +1,4 @@
-"""Many networks measured in batches that one process can hold, and latencies from the visits of each."""
+"""Measurement of many networks in batches that fit into one process, and latencies from their visits."""
 
 from __future__ import annotations
 
@@ -25,40 +25,38 @@ from nni_latency.measurement import (
 )
 from nni_latency.tables import Locations, locate
 
-#: Networks that one process holds at most, and the weights of all of them.
+#: Largest number of networks in a process, and of their weights.
 _BATCH, _MOST_WEIGHTS = 24, 2**28
 
-#: How often a network is visited at least and at most.
+#: Smallest and largest number of visits of a network.
 _FEWEST_VISITS, _MOST_VISITS = 3, 12
 
-#: A network whose visits took this long has no more of them than the fewest [s].
+#: Total time of visits after which a network gets no more than the minimum [s].
 _LONG = 4.0
 
-#: The visit from which on the parts of a network are timed, since in the first one it is cold, and in how many.
+#: First visit in which the parts of a network are timed (the first of all is cold), and number of such visits.
 _FIRST_DIVIDED, _MOST_DIVIDED = 1, 3
 
 Visits = Mapping[str, Sequence[Record]]
 
 
 class BatchedNetworks(Schedule):
-    """Batches of networks, each batch in a process of its own, and rounds over each batch.
+    """Batches of networks, each measured in a separate process in several rounds.
 
-    A few networks are in every batch: they tell how fast the machine was meanwhile. Small networks are run more often
-    than large ones, and none more often than it takes to know it. A campaign holds what other calls have measured of
-    the same platform, too; it counts for the networks that are asked for.
+    A few anchor networks are part of every batch and measure the speed of the machine. Small networks are run more
+    often than large ones, and none more often than its precision requires. A campaign also holds earlier measurements
+    of the same platform, which count for the requested networks.
 
     Parameters
     ----------
     networks : sequence of Subject
-        What is measured, in the order in which it is.
+        Networks to measure, in order.
     protocol : Protocol
-        How; the budget ends it.
+        Measurement protocol; its budget ends the campaign.
     anchors : sequence of Subject
-        Networks that are in every batch.
-    weights : mapping of str to int
-        By key, how many numbers the weights of a network are.
+        Networks in every batch. weights : mapping of str to int Number of weights by key of the network.
     calls : bool, default=False
-        Say in some visits of every network what its parts took.
+        Whether to time the parts of every network in some visits.
     """
 
     kind = "data-set"
@@ -80,14 +78,14 @@ class BatchedNetworks(Schedule):
         self.calls = calls
         self.networks = {subject.key: subject for subject in (*networks, *anchors)}
         self.anchors = [subject.key for subject in anchors]
-        # Always the same, so that a campaign that is resumed goes on in the batch in which it was interrupted.
+        # Deterministic, so that a resumed campaign continues in the interrupted batch.
         self._batches = _divided(list(self.networks), weights, sum(weights[key] for key in self.anchors))
-        #: By network, its visits in order; those of networks that nobody asked for, too.
+        #: Visits of each network in order, including networks that were not requested.
         self.visits: dict[str, list[Record]] = {}
         self._durations: defaultdict[str, float] = defaultdict(float)
         self._divided: Counter[str] = Counter()
         self._batch: list[str] = []
-        #: Half the widths of intervals, as shares, by what was known after the last round of a batch.
+        #: Relative half-widths of the intervals after the last round of a batch.
         self._widths: dict[str, float] = {}
 
     @property
@@ -97,19 +95,19 @@ class BatchedNetworks(Schedule):
 
     @property
     def share(self) -> float:
-        """Share of the visits that every network has at least, or of the budget."""
+        """Completed share of the minimum visits, or of the budget."""
         left = [key for key in self.networks if key not in self.failures]
         done = sum(min(_FEWEST_VISITS, len(self.visits.get(key, ()))) for key in left)
-        # Visits beyond the fewest are not known before.
+        # The number of visits beyond the minimum is unknown in advance.
         return max(0.99 * done / max(1, _FEWEST_VISITS * len(left)), self.spent / self.protocol.time_budget)
 
     @property
     def unsettled(self) -> int:
-        """How many networks are to be visited again."""
+        """Number of networks to visit again."""
         return len(self._wanting())
 
     def sessions(self) -> Iterator[int]:
-        """Yield a session for every batch, until the budget is spent or all networks are known."""
+        """Yield a session for every batch, until the budget is spent or all networks are precise enough."""
         for number, batch in enumerate(self._batches):
             self._batch, self.process = batch, number
             if not self.is_spent and any(map(self._wants, batch)):
@@ -117,13 +115,13 @@ class BatchedNetworks(Schedule):
         self._check()
 
     def _check(self) -> None:
-        """Raise `MeasurementError` if nothing could be measured at all."""
+        """Raise `MeasurementError` if no network could be measured."""
         if not any(key in self.visits for key in self.networks):
             reason = next((self.failures[key] for key in self.networks if key in self.failures), "there was no time")
             raise MeasurementError(f"None of the networks can be run: {reason}.")
 
     def next_round(self) -> list[Chain]:
-        """Return the networks of the batch that are not known well enough, and the anchors, in a new order."""
+        """Return the networks of the batch that need more visits, and the anchors, in a new random order."""
         wanting = [key for key in self._batch if self._wants(key)]
         if self.is_spent or not wanting:
             return []
@@ -138,7 +136,7 @@ class BatchedNetworks(Schedule):
         return self.calls and self._divided[key] < _MOST_DIVIDED and len(self.visits.get(key, ())) >= _FIRST_DIVIDED
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in the records of one round."""
+        """Add the records of one round."""
         super().observe(records)
         for record in records:
             (key,) = record.subjects
@@ -149,7 +147,7 @@ class BatchedNetworks(Schedule):
         self._widths |= widths_of(together, self.protocol)
 
     def fail(self, failure: Failure) -> None:
-        """Leave a network out; what was measured of it is not used."""
+        """Exclude a network; its measurements are discarded."""
         super().fail(failure)
         self.visits.pop(failure.subject, None)
 
@@ -166,7 +164,7 @@ class BatchedNetworks(Schedule):
 
 
 def _divided(keys: Sequence[str], weights: Mapping[str, int], beside: int) -> list[list[str]]:
-    """Divide networks into batches that fit into the memory of one process, beside so many weights."""
+    """Divide networks into batches that fit into the memory of one process besides `beside` weights."""
     batches: list[list[str]] = []
     held = 0
     for key in keys:
@@ -179,18 +177,18 @@ def _divided(keys: Sequence[str], weights: Mapping[str, int], beside: int) -> li
 
 
 def summarise_networks(visits: Visits, protocol: Protocol) -> dict[str, NetworkSummary]:
-    """Return what visits say of networks, at the usual speed of the machine.
+    """Return the latencies of networks from their visits, at the usual speed of the machine.
 
-    How fast it was at a visit is told by the visits just before and after, of other networks, and by the reference
-    operator: on a busy host it changes from one second to the next. The visit itself does not count, so that no network
-    decides its own speed. The latency is the Huber location of what is left, as for the networks of a validation.
+    The speed at a visit is measured by the neighbouring visits of other networks and by the reference operator, because
+    on a busy host it changes within seconds. The visit itself is excluded, so that no network influences its own
+    normalisation. The latency is the Huber location of the normalised visits, as for the networks of a validation.
 
     Parameters
     ----------
     visits : mapping of str to sequence of Record
-        By network, its visits, at least one; of several networks that were measured in turn.
+        Visits of each network, at least one; the networks were measured in turn.
     protocol : Protocol
-        Which statistic stands for the runs of a visit, and the confidence of the intervals.
+        Supplies the statistic of the runs of a visit, and the confidence level of the intervals.
     """
     placed = _placed(visits)
     found = _located(visits, placed, protocol)
@@ -200,7 +198,7 @@ def summarise_networks(visits: Visits, protocol: Protocol) -> dict[str, NetworkS
     summaries = {}
     for (key, mine), value, error in zip(runs.items(), found.values, found.errors, strict=True):
         pooled = summarise_visits(mine, protocol)
-        # Runs of one visit have much in common, so they say too little of how well the network is known.
+        # Runs of one visit are correlated, so their spread underestimates the uncertainty.
         width = max(_width(error, protocol), pooled.spread)
         low, middle, high = np.exp([value - width, value, value + width]).tolist()
         summaries[key] = replace(pooled, value=middle, low=low, high=high)
@@ -208,13 +206,13 @@ def summarise_networks(visits: Visits, protocol: Protocol) -> dict[str, NetworkS
 
 
 def widths_of(visits: Visits, protocol: Protocol) -> dict[str, float]:
-    """Return half the widths of the intervals of networks as shares of their latencies, by how visits differ."""
+    """Return the relative half-widths of the intervals of networks from the spread of their visits."""
     found = _located(visits, _placed(visits), protocol)
     return {key: _width(float(error), protocol) for key, error in zip(visits, found.errors, strict=True)}
 
 
 def _placed(visits: Visits) -> list[tuple[str, Record]]:
-    """Return all visits in the order in which they were."""
+    """Return all visits in chronological order."""
     found = [(key, record) for key, records in visits.items() for record in records]
     return sorted(found, key=lambda item: item[1].at)
 
@@ -236,30 +234,30 @@ def _width(error: float, protocol: Protocol) -> float:
 
 
 def part_times(records: Sequence[Record], value: float) -> tuple[float, ...]:
-    """Return what every part of a network took [s]; none where nobody knows.
+    """Return the time of every part of a network [s]; empty if unknown.
 
-    They add up to the network, or to as much less as they do in the visits that timed them: what lies outside of the
+    The times add up to the latency, or to the same fraction of it as in the visits that timed them: time outside the
     nodes of a runtime belongs to no part. The time of a part is the mean of the middle half of its runs, because
-    runtimes tell whole microseconds: a median would be one of these. Of several visits, the middle half of what each of
-    them says counts as a share of the network, since the machine was not as fast in all of them.
+    runtimes report whole microseconds and a median would be quantised. Several visits are combined by the mean of the
+    middle half of the parts' shares of the network, since the speed of the machine varies between visits.
 
     Parameters
     ----------
     records : sequence of Record
-        Its visits.
+        Visits of the network.
     value : float
-        Its latency [s].
+        Latency of the network [s].
     """
     divided = [record for record in records if record.parts]
     if len({len(run) for record in divided for run in record.parts}) != 1:
-        # Never asked, or the network's control flow depends on data.
+        # Parts were not timed, or the control flow of the network depends on data.
         return ()
     shares = _middle([_shares(record) for record in divided])
     return tuple((shares * (value / max(1.0, shares.sum()))).tolist())
 
 
 def _shares(record: Record) -> NDArray[np.float64]:
-    """Return what every part took in a visit, as a share of the network."""
+    """Return the time of every part in a visit as a share of the network."""
     taken = _middle(record.parts)
     shares: NDArray[np.float64] = taken / max(float(np.median(record.whole)), taken.sum())
     return shares

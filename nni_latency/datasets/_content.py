@@ -1,4 +1,4 @@
-"""What becomes the file of a data set, and its card."""
+"""Content of the file of a data set, and its card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUMMARY = ("value", "low", "high", "n_samples", "n_visits", "repeatability")
 
 @dataclass
 class Content:
-    """What becomes the file of a data set."""
+    """Content of the file of a data set."""
 
     runs: list[dict[str, Any]] = field(default_factory=list)
     networks: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Content:
     parts: dict[int, dict[int, tuple[Part, ...]]] = field(default_factory=dict)
 
     def take(self, name: str, graph_key: str, graph: Graph, onnx: bytes, **about: Any) -> None:
-        """Take in a network: its graph, its ONNX file without weights, and what else is said of it."""
+        """Add a network: its graph, its ONNX file without weights, and further fields."""
         self.graphs[graph_key] = graph
         self.onnx[name] = onnx
         self.networks[name] = {"name": name, "graph": graph_key, "has_onnx": True, **about}
@@ -45,7 +45,7 @@ class Content:
         found: NetworkSummary | NetworkEntry,
         parts: tuple[Part, ...],
     ) -> None:
-        """Take in a latency."""
+        """Add a latency."""
         network = self.networks[name]
         place = list(self.networks).index(name)
         summary = {item: getattr(found, item) for item in _SUMMARY}
@@ -66,7 +66,7 @@ class Content:
         )
 
     def save(self, path: str | Path) -> NetworkSet:
-        """Write the file, and return what is in it."""
+        """Write the file and return its content."""
         header = {
             "package_version": version("nni_latency"),
             "runs": self.runs,
@@ -83,9 +83,9 @@ def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]
     Parameters
     ----------
     entries : sequence of NetworkEntry
-        What was measured.
+        Measured networks.
     runs : sequence of mapping
-        The content of every `RunDocument`.
+        Content of every `RunDocument`.
     """
     names = number_of(len({entry.name for entry in entries}), "network")
     families = number_of(len({entry.family for entry in entries}), "family", "families")

@@ -1,4 +1,4 @@
-"""Data sets as predictors of graphs learn from them."""
+"""Data sets as training data of graph predictors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from pathlib import Path
 from nni_latency.datasets._network_set import load_networks
 from nni_latency.graphs import MeasuredNetwork, read_measured
 
-#: What stands for the data set that ships.
+#: Name of the shipped data set.
 SHIPPED_NAME = "shipped"
 
 
 def measured_networks(source: str | Path) -> list[MeasuredNetwork]:
-    """Read networks to learn from.
+    """Read networks for training.
 
     Parameters
     ----------
     source : str or Path
-        A data set of `nni-latency dataset measure`; a folder in NNLQP's layout; or ``shipped`` for the one that ships.
+        A data set of `nni-latency dataset measure`, a folder in NNLQP's layout, or ``shipped`` for the shipped data
+        set.
 
     Returns
     -------
@@ -28,7 +29,7 @@ def measured_networks(source: str | Path) -> list[MeasuredNetwork]:
     FileFormatError
         As for `load_networks` and `nni_latency.graphs.read_measured`.
     InvalidValueError
-        If none ships with this installation.
+        If this installation has no shipped data set.
     """
     if Path(source).is_dir():
         return read_measured(source)

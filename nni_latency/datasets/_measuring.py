@@ -1,4 +1,4 @@
-"""Measuring many networks on one platform: what becomes a data set of latencies."""
+"""Measurement of many networks on one platform for a data set of latencies."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 from nni_latency.tables import Measuring, MeasuringOptions
 
-#: How networks are measured unless a protocol is given: ten runs a visit of small ones, one of large ones.
+#: Default protocol: ten runs per visit of small networks, one of large ones.
 DATASET_PROTOCOL = Protocol(
     n_warmup=1, n_run=10, max_measure_execution_time=0.1, time_budget=3600.0, processes=1, timeout=120.0
 )
 
-#: Families whose published networks are in every batch, because their times tell how fast the machine is.
+#: Families whose published networks are in every batch to measure the speed of the machine.
 ANCHORS = ("squeezenet", "mobilenetv2", "resnet", "vit")
 
 
 @dataclass(frozen=True)
 class PlatformLatencies:
-    """What networks of one batch size take on one platform. Immutable.
+    """Latencies of networks of one batch size on one platform. Immutable.
 
     Parameters
     ----------
     platform : Platform
-        Where.
+        Platform of the measurements.
     batch_size : int
-        Inputs of a run.
+        Inputs per run.
     protocol : Protocol
-        How.
+        Measurement protocol.
     campaign : str
-        Names the records in the database.
+        Identifier of the records in the database.
     latencies : mapping of str to NetworkSummary
-        By `NetworkFile.key`, latency [s].
+        Latency by `NetworkFile.key` [s].
     parts : mapping of str to tuple of float
-        By `NetworkFile.key`, what every part of the network took [s]: a node of its ONNX file, or a call of a torch
-        function where the network ran in torch.
+        Time of every part of the network by `NetworkFile.key` [s]: a node of its ONNX file, or a call of a torch
+        function if the network ran in torch.
     failures : mapping of str to str
-        By `NetworkFile.key`, why it could not be measured.
+        Reason of a failure by `NetworkFile.key`.
     duration : float
         Time spent measuring [s].
     conditions : mapping
-        What the machine was like before and after.
+        Conditions of the machine before and after.
     sees_nodes : bool, default=False
         Whether the parts are nodes of the ONNX file; if not, they are calls of torch functions.
     """
@@ -76,39 +76,39 @@ def measure_networks(
 ) -> PlatformLatencies:
     """Measure networks of one batch size on one platform.
 
-    Every visit of a network is in the store before the next begins: the same call resumes, and one with more networks
-    measures those that are new.
+    Every visit of a network is stored before the next begins: the same call resumes, and a call with more networks
+    measures only the new ones.
 
     Parameters
     ----------
     networks : sequence of NetworkFile
-        What is measured, in this order where the budget is not enough for all.
+        Networks to measure, in order of priority if the budget does not suffice for all.
     runtime : Runtime
-        What executes them. It takes ONNX files, or the modules of families.
+        Runtime that executes the networks. It takes ONNX files, or the modules of families.
     protocol : Protocol, optional
-        How; by default `DATASET_PROTOCOL`.
+        Measurement protocol; by default `DATASET_PROTOCOL`.
     anchors : sequence of str
-        Families whose published networks are in every batch.
+        Families whose published networks are part of every batch.
     facts : mapping, optional
-        What else is known of the device, such as `nni_latency.platforms.measure_speeds` tells.
+        Further facts of the device, such as those of `nni_latency.platforms.measure_speeds`.
     **how
         As for `nni_latency.tables.build_table`.
 
     Returns
     -------
     PlatformLatencies
-        Those networks without an entry that failed, which are named, or that the budget did not reach.
+        Networks without an entry failed (see `failures`) or were not reached within the budget.
 
     Raises
     ------
     InvalidValueError
-        If there is no network, they are of several batch sizes, or a file cannot be read or leaves sizes open.
+        If there is no network, batch sizes differ, or a file cannot be read or has dynamic sizes.
     BusyError
-        If another process measures on this platform for a data set.
+        If another process measures a data set on this platform.
     OutputError
         If a record cannot be written.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
         If no network can be run.
     """

@@ -1,4 +1,4 @@
-"""Several data sets as one, such as those of two devices, or of two days."""
+"""Merging of several data sets, such as those of two devices or two days."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, check_ag
 from nni_latency.errors import InvalidValueError
 from nni_latency.tables import CONFLICTS, Conflict
 
-#: Networks that two sets share at least, so that they tell how fast a machine was.
+#: Minimum number of networks that two sets must share to align their speeds.
 _FEWEST_SHARED = 10
 
-#: The graph of a network, its batch size, the platform, and which of the equal networks of a set it is.
+#: Graph key, batch size, platform, and index among the equal networks of a set.
 _Key = tuple[str, int, str, int]
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What one set says of a network on a platform."""
+    """Entry of one set for a network on a platform."""
 
     networks: NetworkSet
     entry: NetworkEntry
-    #: How many times as long its kernels take as the set says.
+    #: Factor applied to the kernel times of the set.
     factor: float = 1.0
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Its kernels, which are read when they are asked for."""
+        """Its kernels, read on demand."""
         return tuple((numbers, seconds * self.factor) for numbers, seconds in self.entry.parts)
 
     def scaled(self, factor: float) -> _Found:
-        """Return it on a machine that takes so many times as long."""
+        """Return the entry with all times multiplied by a factor."""
         entry = self.entry
         changed = replace(entry, value=entry.value * factor, low=entry.low * factor, high=entry.high * factor)
         return replace(self, entry=changed, factor=self.factor * factor)
@@ -47,36 +47,36 @@ class _Found:
 def merge_networks(
     sets: Sequence[NetworkSet], path: str | Path, *, conflict: Conflict = "error", align_speed: bool = False
 ) -> NetworkSet:
-    """Write several data sets as one.
+    """Merge several data sets into one file.
 
-    A machine is not as fast on every day. With `align_speed`, what a set says of a platform is brought to the speed of
-    the sets before it: divided by the median ratio of the latencies that they share.
+    The speed of a machine varies between days. With `align_speed`, the latencies of a set on a platform are normalised
+    to the speed of the sets before it: divided by the median ratio of the latencies that they share.
 
     Parameters
     ----------
     sets : sequence of NetworkSet
-        Two at least, as `load_networks` and `NetworkSet.only` return them.
+        At least two, as returned by `load_networks` and `NetworkSet.only`.
     path : str or Path
-        Where to.
+        Path of the file.
     conflict : {"error", "first", "last", "mean"}, default="error"
-        Which latency of a network on a platform is kept where several sets have it. By default it is the first, and
-        latencies that differ by more than a tenth are an error. The mean is geometric, weighted by the intervals; times
-        of kernels are those of the last set that has them.
+        Which latency of a network on a platform to keep if several sets have it. The default keeps the first and raises
+        if latencies differ by more than 10 %. The mean is geometric and weighted by the intervals; kernel times are
+        those of the last set that has them.
     align_speed : bool, default=False
-        Whether sets of one platform are brought to one speed.
+        Whether to normalise the sets of a platform to a common speed.
 
     Returns
     -------
     NetworkSet
-        What was written.
+        The merged data set.
 
     Raises
     ------
     InvalidValueError
-        If there are fewer than two, `conflict` is another one, two networks have one name, or speeds are to be aligned
-        and two sets of a platform share fewer than ten networks.
+        If there are fewer than two sets, `conflict` is invalid, two networks share a name, or `align_speed` is set and
+        two sets of a platform share fewer than ten networks.
     FileFormatError
-        If latencies disagree and `conflict` is "error"; all are named.
+        If latencies disagree and `conflict` is "error"; all are listed.
     OutputError
         If the file cannot be written.
 
@@ -107,7 +107,7 @@ def merge_networks(
 
 
 def _together(sets: Sequence[NetworkSet], *, align_speed: bool) -> dict[_Key, list[_Found]]:
-    """Return what the sets say of every network on every platform, in the order of the sets."""
+    """Return the entries of every network on every platform, in the order of the sets."""
     found: dict[_Key, list[_Found]] = defaultdict(list)
     for networks in sets:
         slowness: dict[str, float] = {}
@@ -124,7 +124,7 @@ def _together(sets: Sequence[NetworkSet], *, align_speed: bool) -> dict[_Key, li
 
 
 def _slowness(found: dict[_Key, list[_Found]], networks: NetworkSet, platform: str) -> float:
-    """Return how many times as long networks take in a set, on one platform, as in the sets before."""
+    """Return the slowdown of a set on one platform relative to the sets before it."""
     if not any(name == platform for _, _, name, _ in found):
         return 1.0
     here = [entry for entry in networks if entry.platform.id == platform]
@@ -138,7 +138,7 @@ def _slowness(found: dict[_Key, list[_Found]], networks: NetworkSet, platform: s
 
 
 def _mean(items: Sequence[_Found]) -> _Found:
-    """Return the mean of what several sets say, at the place of the last one whose kernels are known."""
+    """Return the mean of several entries, based on the last one with known kernels."""
     if len(items) == 1:
         return items[0]
     entries = [item.entry for item in items]
@@ -160,7 +160,7 @@ def _mean(items: Sequence[_Found]) -> _Found:
 
 
 def _weight(entry: NetworkEntry) -> float:
-    """Return one by the square of half the width of an interval, as a share; a thousandth at least is not known."""
+    """Return the inverse square of the relative half-width of an interval, which is at least 0.001."""
     return max(1e-3, math.log(entry.high / entry.low) / 2) ** -2
 
 
@@ -177,7 +177,7 @@ def _key(entry: NetworkEntry, number: int = 0) -> _Key:
 
 
 def _take(content: Content, networks: NetworkSet, entry: NetworkEntry) -> None:
-    """Take in the network of a latency, if it is not there yet."""
+    """Add the network of a latency unless it is present."""
     there = content.networks.get(entry.name)
     if there is None:
         about = {"family": entry.family, "batch_size": entry.batch_size, "seed": entry.seed, "stage": entry.stage}

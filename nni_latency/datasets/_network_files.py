@@ -1,4 +1,4 @@
-"""`NetworkFile`: a network of which a latency is wanted, as an ONNX file, and where it came from."""
+"""`NetworkFile`: a network to measure as an ONNX file, and its origin."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import Graph, OnnxBuild, graph_key, load_onnx, onnx_inputs, read_onnx
 
-#: Family of networks that come from files.
+#: Family of networks from files.
 UNNAMED = "file"
 
 
 @dataclass(frozen=True)
 class NetworkFile:
-    """A network that is measured. Immutable.
+    """A network to measure. Immutable.
 
     Parameters
     ----------
     name : str
-        What it is called, such as ``vgg-00007``.
+        Name of the network, such as ``vgg-00007``.
     path : Path
-        Its ONNX file, with weights or without.
+        ONNX file, with or without weights.
     family : str
-        What kind of network it is.
+        Family of the network.
     seed : int, optional
-        Which member of the family; None for a file from elsewhere.
+        Member of the family; None for other files.
     batch_size : int, default=1
-        Inputs of a run.
+        Inputs per run.
     """
 
     name: str
@@ -51,7 +51,7 @@ class NetworkFile:
 
     @cached_property
     def key(self) -> str:
-        """Name that tells it from all other networks, whatever it was called before."""
+        """Unique identifier of the network, independent of its name."""
         try:
             digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         except OSError as error:
@@ -60,23 +60,23 @@ class NetworkFile:
 
     @cached_property
     def weights(self) -> int:
-        """How many numbers its weights are."""
+        """Number of weights."""
         graph = load_onnx(self.path, self._asked).graph
         return sum(math.prod(tensor.dims) for tensor in graph.initializer)
 
     @property
     def graph(self) -> Graph:
-        """Its operators, and how they hang together; raises as `nni_latency.operators.read_onnx`."""
+        """Operators and their data flow; raises as `nni_latency.operators.read_onnx`."""
         return self._read[1]
 
     @property
     def _asked(self) -> int | None:
-        """Batch size that the file is set to; none for one input a run where the file fixes a size that is no batch."""
+        """Batch size to set in the file; None for one input per run if the file fixes a size other than the batch."""
         return self._read[0]
 
     @cached_property
     def _read(self) -> tuple[int | None, Graph]:
-        """The batch size that the file is set to, and the graph."""
+        """Batch size set in the file, and the graph."""
         try:
             return self.batch_size, read_onnx(self.path, self.batch_size)
         except InvalidValueError:
@@ -93,13 +93,13 @@ class NetworkFile:
 
     @cached_property
     def graph_key(self) -> str:
-        """Tells its graph from others, see `nni_latency.operators.graph_key`."""
+        """Identifier of the graph, see `nni_latency.operators.graph_key`."""
         return graph_key(self.graph)
 
     def subject(self, runtime: Runtime) -> Subject:
-        """Return what a bench of a runtime loads: the ONNX file, or the family's module where it takes no ONNX.
+        """Return the subject for a bench: the ONNX file, or the family's module if the runtime does not take ONNX.
 
-        Its records are found by the key of its graph, whatever the network is called.
+        Its records are keyed by the graph, independent of the name of the network.
         """
         build: Any
         if runtime.takes_onnx or self.seed is None:
@@ -120,21 +120,21 @@ class NetworkFile:
 def family_files(
     members: Sequence[tuple[Family, int]], *, batch_size: int = 1, n_jobs: int | None = None
 ) -> Iterator[NetworkFile]:
-    """Write members of families as ONNX files into the cache, where they are not there yet.
+    """Write members of families as ONNX files into the cache, unless present.
 
     Parameters
     ----------
     members : sequence of (Family, int)
-        Families, and the seeds of their members; 0 is the published network.
+        Families and the seeds of their members; 0 is the published network.
     batch_size : int, default=1
-        Inputs of a run.
+        Inputs per run.
     n_jobs : int, optional
-        Processes that write side by side, as joblib takes it.
+        Number of parallel processes, as in joblib.
 
     Yields
     ------
     NetworkFile
-        Every member, in order.
+        Every member in order.
 
     Raises
     ------
@@ -150,12 +150,12 @@ def family_files(
 
 
 def given_files(paths: Iterable[str | Path], *, batch_size: int = 1) -> list[NetworkFile]:
-    """Find ONNX files: those that are named, and those in folders.
+    """Find ONNX files among paths of files and folders.
 
     Raises
     ------
     InvalidValueError
-        If there is none, or two have one name.
+        If there is no file, or two share a name.
     """
     found: dict[str, NetworkFile] = {}
     for given in map(Path, paths):
@@ -173,7 +173,7 @@ def given_files(paths: Iterable[str | Path], *, batch_size: int = 1) -> list[Net
 
 
 def _version() -> str:
-    """Return what the files of families depend on: the package's families, and the exporter."""
+    """Return the versions of the family definitions and of the exporter, on which the files depend."""
     sources = sorted(Path(graphs.__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
     digest.update(torch.__version__.encode())

@@ -1,4 +1,4 @@
-"""Kernels inside of measured networks, as predictors of kernels learn from them."""
+"""Kernels inside measured networks as training data of kernel predictors."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from nni_latency.kernels import (
 )
 from nni_latency.platforms import Platform
 
-#: One network in so many is held out, to hold predictors to its kernels.
+#: One in this many networks is held out to evaluate predictors.
 HELD_OUT = 10
 
-#: What an interval holds of the times of one kernel in several places.
+#: Quantiles of the interval of the times of one kernel at several places.
 _LOW, _HIGH = 0.1, 0.9
 
 
 @dataclass(frozen=True)
 class _Inside:
-    """What networks say of kernels: times of each, in every place where it stands, and what is outside of them [s]."""
+    """Times of each kernel at all its occurrences in networks, and the time outside kernels [s]."""
 
     times: Mapping[Kernel, Sequence[float]]
     outside: Sequence[float]
@@ -52,7 +52,7 @@ class _Inside:
         return cls(times, outside)
 
     def measured(self) -> tuple[MeasuredKernel, ...]:
-        """Return each kernel once, with the median of its times."""
+        """Return each kernel with the median of its times."""
         found = []
         for kernel, times in sorted(self.times.items(), key=lambda item: item[0].key):
             low, value, high = np.quantile(times, [_LOW, 0.5, _HIGH]).tolist()
@@ -66,33 +66,32 @@ def learn_network_kernels(
     held_out: int = HELD_OUT,
     watch: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> KernelPredictors:
-    """Learn predictors of kernels from the kernels inside of measured networks.
+    """Fit kernel predictors to the kernels inside measured networks.
 
-    A kernel of a random network meets there what it meets in any network: an input that was just computed, weights
-    that were last used a run ago, and kernels like itself around it. `nni_latency.kernels.build_predictors` measures
-    chosen configurations of every kind beside each other; networks have more kernels a minute, of the kinds and sizes
-    that they happen to have.
+    A kernel inside a network runs under realistic conditions: its input was just computed, its weights were last used a
+    run ago, and similar kernels surround it. `nni_latency.kernels.build_predictors` measures chosen configurations of
+    every kind in isolation; networks yield more kernels per minute, but of arbitrary kinds and sizes.
 
     Parameters
     ----------
     networks : sequence of NetworkEntry
-        Of one platform, a `NetworkSet` for instance. Those without the times of their kernels are left out.
+        Networks of one platform, for example a `NetworkSet`. Networks without kernel times are skipped.
     types : mapping of str to KernelType, optional
-        Types of plugins, besides those of the catalogue.
+        Types of plugins in addition to the catalogue.
     held_out : int, default=10
-        One network in so many is not learned from: its kernels that no other network has are `tested`. 0 for none.
+        One in this many networks is held out: kernels that occur in no other network are `tested`. 0 for none.
     watch : callable, optional
-        Told how many groups of kernels are done, and how many there are; first when none is done.
+        Called with the number of finished groups of kernels and their total, first with 0.
 
     Returns
     -------
     KernelPredictors
-        The constant is the median of what networks take outside of their kernels.
+        The constant is the median time of networks outside their kernels.
 
     Raises
     ------
     InvalidValueError
-        If the networks are of several platforms, none has kernels of which the time is known, or they have too few.
+        If the networks are of several platforms, no kernel times are known, or there are too few kernels.
 
     Examples
     --------

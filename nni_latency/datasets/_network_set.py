@@ -1,4 +1,4 @@
-"""`NetworkSet`: networks and what they take on platforms, read from a file as far as they are asked for."""
+"""`NetworkSet`: networks and their latencies on platforms, read lazily from a file."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 from nni_latency.units import number_of
 
-#: The data set that ships.
+#: File of the shipped data set.
 SHIPPED = Path(__file__).with_name("networks.zip")
 
 
 @dataclass(frozen=True)
 class NetworkEntry(Cost):
-    """What one network takes on one platform. Immutable; its graph and its kernels are read when they are asked for.
+    """Latency of one network on one platform. Immutable; its graph and its kernels are read on demand.
 
     Parameters
     ----------
     value, low, high : float
         Latency of a run and its interval [s].
     name : str
-        Tells the network and its batch size from others.
+        Unique name of the network at its batch size.
     family : str
-        What kind of network it is.
+        Family of the network.
     batch_size : int
-        Inputs of a run.
+        Inputs per run.
     platform : Platform
-        Where it was measured.
+        Platform of the measurement.
     graph_key : str
-        Tells its graph from others, see `nni_latency.operators.graph_key`.
+        Identifier of the graph, see `nni_latency.operators.graph_key`.
     seed : int, optional
-        Which member of the family it is.
+        Member of the family.
     stage : str, default=""
-        ``train`` or ``test``, where the data set says so.
+        ``train`` or ``test`` if the data set defines a split.
     n_samples, n_visits : int
-        Runs and visits behind it.
+        Number of runs and visits.
     repeatability : float, default=0.0
-        Standard deviation of the visits as a share of their mean.
+        Standard deviation of the visits divided by their mean.
     run : int, default=0
-        Number of the run that it was measured in, among those of the data set.
+        Index of the measuring run in the data set.
     """
 
     name: str
@@ -72,14 +72,14 @@ class NetworkEntry(Cost):
 
     @property
     def graph(self) -> Graph:
-        """Its operators, and which takes whose results."""
+        """Operators and their data flow."""
         return self._load_graph(self.graph_key)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Operators that ran as one kernel, by their numbers in the graph, and the time of each kernel [s].
+        """Indices of the operators in the graph that ran as one kernel, and the time of each kernel [s].
 
-        They add up to the latency; none where the runtime does not tell.
+        The times add up to the latency; empty if the runtime does not report them.
         """
         return self._load_parts()
 
@@ -92,11 +92,11 @@ class NetworkSet(Sequence[NetworkEntry]):
     Parameters
     ----------
     entries : sequence of NetworkEntry
-        In order.
+        Latencies in order.
     failures : mapping of str to mapping
-        By platform id, the networks that it could not run, and why.
+        Failed networks and the reason, by platform id.
     archive : Archive, optional
-        The file that they come from.
+        File of the data set.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class NetworkSet(Sequence[NetworkEntry]):
 
     @property
     def platforms(self) -> tuple[Platform, ...]:
-        """Where networks were measured, each once, in order."""
+        """Platforms of the measurements, without duplicates, in order."""
         return tuple({entry.platform.id: entry.platform for entry in self}.values())
 
     @property
@@ -144,12 +144,12 @@ class NetworkSet(Sequence[NetworkEntry]):
 
     @property
     def card(self) -> str:
-        """How it was measured, in Markdown; empty where it does not come from a file."""
+        """Description of the measurement in Markdown; empty without a file."""
         return self._archive.card() if self._archive is not None else ""
 
     @property
     def runs(self) -> tuple[RunDocument, ...]:
-        """On what it was measured, when, and how; empty where it does not come from a file."""
+        """Platform, time and protocol of the measuring runs; empty without a file."""
         return self._archive.runs if self._archive is not None else ()
 
     def only(
@@ -165,7 +165,7 @@ class NetworkSet(Sequence[NetworkEntry]):
         Raises
         ------
         InvalidValueError
-            If nothing is left; the message says what there is.
+            If nothing matches; the message lists the available values.
         """
         wanted = {"platform": platform, "batch_size": batch_size, "stage": stage}
         entries = [
@@ -201,12 +201,12 @@ class NetworkSet(Sequence[NetworkEntry]):
 def load_networks(path: str | os.PathLike[str] | None = None) -> NetworkSet:
     """Read a data set of networks with latencies.
 
-    The list of networks and latencies is read at once; graphs, kernels and ONNX files when they are asked for.
+    The list of networks and latencies is read immediately; graphs, kernels and ONNX files on demand.
 
     Parameters
     ----------
     path : str or path, optional
-        The file; by default the one that ships.
+        Path of the file; by default the shipped data set.
 
     Returns
     -------
@@ -215,10 +215,10 @@ def load_networks(path: str | os.PathLike[str] | None = None) -> NetworkSet:
     Raises
     ------
     FileFormatError
-        If it is absent, truncated, altered, of another kind or of another version, or two latencies of one network on
+        If the file is missing, truncated, modified, or of another type or version, or two latencies of one network on
         one platform disagree.
     InvalidValueError
-        If none is named, and none ships with this installation.
+        If no path is given and this installation has no shipped data set.
     """
     if path is None and not SHIPPED.is_file():
         raise InvalidValueError(
@@ -246,7 +246,7 @@ def _networks_of(archive: Archive, header: NetworksDocument) -> NetworkSet:
 
 
 def failures_of(runs: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, str]]:
-    """Bring together why networks of several runs failed, by platform and name."""
+    """Merge the failures of several runs by platform and name."""
     found: dict[str, dict[str, str]] = {}
     for platform, failures in runs:
         found.setdefault(platform, {}).update(failures)
@@ -276,7 +276,7 @@ def _entry(archive: Archive, header: NetworksDocument, item: LatencyDocument, pl
 
 
 def check_agreement(entries: Sequence[NetworkEntry], origin: str) -> None:
-    """Raise `FileFormatError` if two latencies of one network on one platform differ by more than a tenth."""
+    """Raise `FileFormatError` if two latencies of one network on one platform differ by more than 10 %."""
     conflicts = latency_conflicts(entries)
     if conflicts:
         raise FileFormatError(

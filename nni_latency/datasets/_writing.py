@@ -1,4 +1,4 @@
-"""Data sets from what was measured, kernel by kernel, and from NNLQP's layout; and back into it."""
+"""Writing of data sets from measurements, and import from and export to NNLQP's layout."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from nni_latency.platforms import Platform
 
 _CALL = re.compile(r"\bcall(\d+)\b")
 
-#: An operator that took less ran inside of another one [s].
+#: Operators with shorter times ran inside another one [s].
 _NOTHING = 5e-8
 
 
 def save_networks(
     path: str | Path, networks: Sequence[NetworkFile], measured: Sequence[PlatformLatencies]
 ) -> NetworkSet:
-    """Write what was measured as a data set, whole or not at all.
+    """Write measurements as a data set atomically.
 
     Parameters
     ----------
     path : str or Path
-        Where to.
+        Path of the file.
     networks : sequence of NetworkFile
-        What was measured, of all batch sizes.
+        Measured networks of all batch sizes.
     measured : sequence of PlatformLatencies
-        What they take.
+        Their latencies.
 
     Returns
     -------
     NetworkSet
-        What was written. A network whose graph cannot be read is among its failures.
+        The written data set. A network whose graph cannot be read is among its failures.
 
     Raises
     ------
     InvalidValueError
-        If no network was measured, or the graph of none can be read.
+        If no network was measured, or no graph can be read.
     OutputError
         If the file cannot be written.
     """
@@ -85,7 +85,7 @@ def save_networks(
 
 
 def _graph_of(content: Content, network: NetworkFile, name: str, stage: str = "") -> Graph:
-    """Return the graph of a network, which is taken in when it is asked for first."""
+    """Return the graph of a network; add the network on the first call."""
     if name not in content.networks:
         about = {"family": network.family, "batch_size": network.batch_size, "seed": network.seed, "stage": stage}
         content.take(name, network.graph_key, network.graph, _light(network.path), **about)
@@ -112,25 +112,25 @@ def _light(path: Path) -> bytes:
 
 
 def import_nnlqp(folder: str | Path, path: str | Path) -> NetworkSet:
-    """Write a data set in NNLQP's layout as one of ours.
+    """Convert a data set in NNLQP's layout.
 
     Parameters
     ----------
     folder : str or Path
-        Where ``gt.txt`` and the ONNX files lie; see `nni_latency.graphs.read_nnlqp`. The platform of a line is an id
+        Folder of ``gt.txt`` and the ONNX files; see `nni_latency.graphs.read_nnlqp`. The platform of a line is an id
         such as ``epyc-7763.torch.fp32.t1``, or the name of a device.
     path : str or Path
-        Where to.
+        Path of the file.
 
     Returns
     -------
     NetworkSet
-        What was written.
+        The written data set.
 
     Raises
     ------
     FileFormatError
-        If lines are broken, two latencies of one network disagree, or ONNX files cannot be read; all are named.
+        If lines are malformed, two latencies of one network disagree, or ONNX files cannot be read; all are listed.
     OutputError
         If the file cannot be written.
     """
@@ -160,9 +160,9 @@ def export_nnlqp(networks: NetworkSet, folder: str | Path) -> Path:
     Parameters
     ----------
     networks : NetworkSet
-        What is written. Intervals and kernels have no place in the layout.
+        Data set to write. The layout does not support intervals and kernels.
     folder : str or Path
-        Where to; it is made.
+        Folder to create.
 
     Returns
     -------
@@ -200,20 +200,20 @@ def _lines(networks: Iterable[NetworkEntry]) -> list[NetworkLatency]:
 def kernels_of_nodes(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
     """Divide a graph into kernels by the time of every node of its ONNX file.
 
-    A runtime puts the time of what it fused down to the operator that computes most. An operator without time belongs
-    to the last kernel whose result it takes, or else to that of an operator that takes its own.
+    A runtime attributes the time of fused operators to the one with the most work. An operator without time belongs to
+    the last kernel whose result it takes, or else to the kernel of one of its consumers.
 
     Parameters
     ----------
     graph : Graph
-        As `nni_latency.operators.read_onnx` returns it.
+        Graph as returned by `nni_latency.operators.read_onnx`.
     times : sequence of float
-        By node of the file, its time [s].
+        Time of each node of the file [s].
 
     Returns
     -------
     tuple of (tuple of int, float)
-        Numbers of operators, each once, and the time of the kernel [s]; none where the times are not those of the file.
+        Indices of the operators, each once, and the time of the kernel [s]; empty if the times do not match the file.
     """
     if len(times) != graph.n_calls or not graph.operators:
         return ()
@@ -221,7 +221,7 @@ def kernels_of_nodes(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
     kernel: list[int | None] = [number if seconds > _NOTHING else None for number, seconds in enumerate(own)]
     for number, item in enumerate(graph.operators):
         if kernel[number] is None:
-            # Of several, that which was computed last: all others are ready by then.
+            # Of several kernels, the one computed last: all others are ready by then.
             kernel[number] = max(
                 (main for source in item.sources if (main := kernel[source]) is not None), default=None
             )
@@ -234,20 +234,20 @@ def kernels_of_nodes(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
 def kernels_of_calls(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
     """Divide a graph into kernels by the time of every call of a torch function.
 
-    The exporter names nodes after the calls that they come from. What has no node, such as a normalisation that was
-    folded into the weights before it, or a view, belongs to the call before.
+    The exporter names nodes after their calls. Calls without a node, such as a normalisation folded into the preceding
+    weights or a view, belong to the call before.
 
     Parameters
     ----------
     graph : Graph
-        Of a file that `nni_latency.operators.export_onnx` wrote.
+        Graph of a file written by `nni_latency.operators.export_onnx`.
     times : sequence of float
-        By call, its time [s].
+        Time of each call [s].
 
     Returns
     -------
     tuple of (tuple of int, float)
-        As `kernels_of_nodes`; none where the nodes have other names.
+        As for `kernels_of_nodes`; empty if the nodes have other names.
     """
     calls = _calls(graph)
     if not calls or max(calls) >= len(times):
@@ -262,7 +262,7 @@ def kernels_of_calls(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
 
 
 def _calls(graph: Graph) -> list[int]:
-    """Return the call of every operator: where its name tells none, that of what it reads or of the one before."""
+    """Return the call of every operator: from its name, or else the call of its input or of the operator before."""
     calls: list[int] = []
     found = [_CALL.search(item.name) for item in graph.operators]
     if not any(found):

@@ -1,4 +1,4 @@
-"""Time, power and energy of operators: read from elsewhere, predicted across devices, and added up to networks."""
+"""Time, power and energy of operators: external measurements, predictions across devices, and sums to networks."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a prediction across devices knows of operators and devices: work, shapes and facts as numbers."""
+"""Numeric features for predictions across devices: work and shapes of operators, facts of devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec, group_of, work_of
 
-#: Groups of operators that run through the same kind of code; any other counts as the last.
+#: Groups of operators with similar code; any other operator counts as the last group.
 GROUPS = (
     "dense convolution",
     "pointwise convolution",
@@ -28,7 +28,7 @@ GROUPS = (
     "elementwise",
 )
 
-#: What stands for a group of which nothing was measured; any other is as memory-bound as elementwise operators.
+#: Substitutes of unmeasured groups; all others are treated as memory-bound like elementwise operators.
 _INSTEAD = {
     "max pooling": "average pooling",
     "average pooling": "reduction",
@@ -38,24 +38,24 @@ _INSTEAD = {
 #: Convolutions and matrix products, whose loops a library tiles.
 _TILED = frozenset(GROUPS[:5])
 
-#: How many rows, columns and summands a tile of a matrix product has.
+#: Rows, columns and summands of a tile of a matrix product.
 _TILE = (128, 64, 32)
 
-#: Operators of less than so many multiples of the shortest time say nothing of what a device can do.
+#: Minimum multiple of the shortest time of operators used to derive device facts.
 _LONG = 10.0
 
 
 def kernel_features(ops: Sequence[OpSpec], device: DeviceFacts, known: Collection[str] = GROUPS) -> NDArray[np.float64]:
-    """Describe operators by numbers: their work in the device's own terms, their shapes, and what code runs them.
+    """Return features of operators: work relative to the device, shapes, and group of code.
 
     Parameters
     ----------
     ops : sequence of OpSpec
         The operators.
     device : DeviceFacts
-        Where they run.
+        Device of the operators.
     known : collection of str
-        Groups of operators of which something is known; another one counts as the closest of them.
+        Groups with measurements; another group is mapped to the closest of them.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def kernel_features(ops: Sequence[OpSpec], device: DeviceFacts, known: Collectio
 
 
 def known_group(op: OpSpec, known: Collection[str]) -> str:
-    """Return the group of an operator, or the closest of which something is known."""
+    """Return the group of an operator, or the closest known one."""
     group: str | None = group_of(op)
     while group is not None and group not in known:
         group = _INSTEAD.get(group)
@@ -73,7 +73,7 @@ def known_group(op: OpSpec, known: Collection[str]) -> str:
 
 
 def roofline(ops: Sequence[OpSpec], device: DeviceFacts) -> NDArray[np.float64]:
-    """Return the least time that the work of operators needs on a device [s], (n_ops,)."""
+    """Return the roofline lower bound of the time of operators on a device [s], (n_ops,)."""
     work = [work_of(op)[0] for op in ops]
     return np.array([max(item.flops / device.flops, _moved(item) / device.bandwidth, 1e-9) for item in work])
 
@@ -116,7 +116,7 @@ def _row(op: OpSpec, device: DeviceFacts, known: Collection[str]) -> list[float]
 
 
 def _matrix(op: OpSpec, group: str, work: Any) -> tuple[int, int, int]:
-    """Return rows, columns and summands of an operator as a product of matrices; of any other, its outputs."""
+    """Return rows, columns and summands of an operator as a matrix product; for others, based on the outputs."""
     outputs = max(1, work.outputs)
     if group not in _TILED or not work.macs:
         return outputs, 1, 1
@@ -135,25 +135,25 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """How fast a device computes and moves data, and what it draws. Immutable.
+    """Compute speed, bandwidth and power of a device. Immutable.
 
     Parameters
     ----------
     flops : float
-        Floating-point operations in a second that it reaches [1/s].
+        Achieved floating-point operations per second [1/s].
     bandwidth : float
-        Bytes in a second that it reaches between its memory and its processors [byte/s].
+        Achieved memory bandwidth [byte/s].
     power : float
-        Most that it draws [W].
+        Maximum power [W].
     rest : float
-        What it draws when it is awake and has no work [W].
+        Idle power while awake [W].
     launch : float
         Shortest time of any operator [s].
 
     Raises
     ------
     InvalidValueError
-        If one is not a positive, finite number.
+        If a value is not positive and finite.
     """
 
     flops: float
@@ -170,12 +170,12 @@ class DeviceFacts:
 
     @classmethod
     def of(cls, operators: Sequence[MeasuredOperator]) -> DeviceFacts:
-        """Take them from a few measured operators: the best that was reached, and the least and most that was drawn.
+        """Derive the facts from measured operators: highest speeds, and lowest and highest power.
 
         Raises
         ------
         InvalidValueError
-            If there are fewer than three.
+            If there are fewer than three operators.
         """
         if len(operators) < 3:
             raise InvalidValueError(f"Facts of a device need at least three measured operators. Got {len(operators)}.")

@@ -1,4 +1,4 @@
-"""Operators and networks whose time and energy somebody measured, as tables in CSV tell them."""
+"""Operators and networks with measured time and energy, from CSV tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import nn
 from nni_latency.errors import FileFormatError
 from nni_latency.operators import OpSpec, capture_operators
 
-#: Columns that are read.
+#: Columns to read.
 _COLUMNS = ("operator", "input_shape", "latency_s", "energy_mj")
 
 Shape = tuple[int, ...]
@@ -30,9 +30,9 @@ class MeasuredOperator:
     Parameters
     ----------
     op : OpSpec
-        What it computes.
+        The operator.
     seconds : float
-        Time of one run [s], the runs of a loop one after another.
+        Time of one run in a loop [s].
     joules : float
         Energy of one run [J], gross.
     """
@@ -68,10 +68,10 @@ class MeasuredNetworkEnergy:
 
 
 def read_operators(path: str | Path) -> list[MeasuredOperator]:
-    """Read operators that ml-operator-profiling measured, or whoever writes the same columns.
+    """Read operators measured by ml-operator-profiling, or any table with the same columns.
 
-    ``operator`` is the ``repr`` of a torch module and ``input_shape`` that of its input; no code of it is run. What was
-    measured several times comes once, with the medians.
+    ``operator`` is the ``repr`` of a torch module and ``input_shape`` the shape of its input; no code of it is
+    executed. Repeated measurements are merged to their medians.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def read_operators(path: str | Path) -> list[MeasuredOperator]:
     Raises
     ------
     FileFormatError
-        If the file is absent, a column is missing, or a row cannot be understood.
+        If the file or a column is missing, or a row is invalid.
     """
     found: dict[OpSpec, list[tuple[float, float]]] = {}
     for line, row in _rows(path):
@@ -96,12 +96,12 @@ def read_operators(path: str | Path) -> list[MeasuredOperator]:
 
 
 def read_networks(path: str | Path) -> list[MeasuredNetworkEnergy]:
-    """Read whole networks in the same columns; ``operator`` is the name of the network.
+    """Read whole networks from the same columns; ``operator`` is the name of the network.
 
     Raises
     ------
     FileFormatError
-        If the file is absent, a column is missing, or a row cannot be understood.
+        If the file or a column is missing, or a row is invalid.
     """
     found = []
     for line, row in _rows(path):
@@ -146,7 +146,7 @@ def _shape(text: str) -> Shape:
 
 
 def _operator(text: str, shape: Shape) -> OpSpec:
-    """Make the operator of a module's ``repr``, as a trace of it would be."""
+    """Convert the ``repr`` of a module to the operator that a trace would contain."""
     call = ast.parse(text.strip(), mode="eval").body
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
         raise ValueError("it is no call")
@@ -161,7 +161,7 @@ def _operator(text: str, shape: Shape) -> OpSpec:
 
 
 def _traced(kind: type[nn.Module], values: list[Any], given: dict[str, Any], shape: Shape) -> OpSpec:
-    """Let torch itself say what one of its modules makes of an input; nothing is computed."""
+    """Trace a torch module on an input without computation."""
     with torch.device("meta"):
         module = kind(*values, **given)
         found = capture_operators(module, torch.empty(shape))
@@ -171,12 +171,12 @@ def _traced(kind: type[nn.Module], values: list[Any], given: dict[str, Any], sha
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return a value; a bare word, as in ``mode=row``, is its name."""
+    """Return a literal; a bare word, as in ``mode=row``, becomes a string."""
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _snake(name: str) -> str:
-    """Name a kind as torch names its function.
+    """Convert a module name to the name of torch's function.
 
     >>> _snake("GELU"), _snake("LayerNorm"), _snake("StochasticDepth")
     ('gelu', 'layer_norm', 'stochastic_depth')

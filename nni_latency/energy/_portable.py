@@ -1,4 +1,4 @@
-"""`PortableModel`: time, power and energy of operators on a GPU, by features that devices share; and its estimator."""
+"""`PortableModel`: time, power and energy of GPU operators from device-independent features; and its estimator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nni_latency.regression import Trees, corrected
 
 Array = NDArray[np.float64]
 
-#: Operators by the name of the device on which they were measured, and what is known of each device.
+#: Measured operators by device name, and facts by device name.
 ByDevice = Mapping[str, Sequence[MeasuredOperator]]
 
 Facts = Mapping[str, DeviceFacts]
@@ -33,35 +33,35 @@ _N_FEATURES = kernel_features([OpSpec.of("relu", [(1, 1)])], DeviceFacts(1, 1, 2
 
 
 class PortableModel:
-    r"""Forests for the time and the power of operators; energy is power times time.
+    r"""Random forests for the time and the power of operators; energy is power times time.
 
-    The method is that of Braun et al. [1]_: features that do not depend on the hardware, a random forest each for time
-    and power. Here the features are operators' work in the terms of a device's facts, and the forests learn what is
-    left: time over launch plus roofline, :math:`\log (t / (t_0 + t_r))`, and power as a share of the device's most. So
-    one model serves several devices, and one that it has not seen.
+    The method follows Braun et al. [1]_: hardware-independent features, with one random forest each for time and power.
+    Here, the features are the work of operators relative to a device's facts, and the forests predict the residuals:
+    time over launch plus roofline, :math:`\log (t / (t_0 + t_r))`, and power as a share of the device's maximum. One
+    model therefore serves several devices, including unseen ones.
 
     Parameters
     ----------
     n_trees : int, default=150
-        Trees of a forest.
+        Number of trees per forest.
     max_features : float, default=1.0
-        Share of the features that a division may choose from.
+        Share of the features considered at a split.
     random_state : int, default=0
         Seed of the forests.
 
     Attributes
     ----------
     devices_ : dict of str to DeviceFacts
-        Facts of the devices that were learned from.
+        Facts of the training devices.
     bounds_ : dict of str to float
-        By metric, ``latency`` and ``energy``, the relative error that nine of ten operators stay within; empty unless
-        `EnergyScores.bounds` of operators that were held out are put there.
+        90 % quantile of the relative error of operators by metric, ``latency`` and ``energy``; empty unless set from
+        `EnergyScores.bounds` of held-out operators.
     share_ : float
-        Median power of the operators that were learned from, as a share of their device's most.
+        Median power of the training operators, as a share of the maximum of their device.
     powers_ : dict of str to float
         Median power of the operators of each device [W].
     held_out_ : tuple of HeldOutOperator
-        Operators that were held out, for pictures; empty unless `EnergyScores.held_out` are put there.
+        Held-out operators for figures; empty unless set from `EnergyScores.held_out`.
 
     References
     ----------
@@ -85,14 +85,14 @@ class PortableModel:
         self.random_state = random_state
 
     def fit(self, operators: ByDevice, facts: Facts) -> PortableModel:
-        """Learn from operators that were measured on one device or several.
+        """Fit the model to operators measured on one or several devices.
 
         Parameters
         ----------
         operators : mapping of str to sequence of MeasuredOperator
-            By device.
+            Operators by device.
         facts : mapping of str to DeviceFacts
-            Of every device.
+            Facts of every device.
 
         Returns
         -------
@@ -134,14 +134,14 @@ class PortableModel:
         return self
 
     def predict_time_power(self, ops: Sequence[OpSpec], device: DeviceFacts) -> tuple[Array, Array]:
-        """Predict operators on a device, seen or not.
+        """Predict operators on a known or unseen device.
 
         Parameters
         ----------
         ops : sequence of OpSpec
             The operators.
         device : DeviceFacts
-            Where they run.
+            Device of the operators.
 
         Returns
         -------
@@ -163,20 +163,20 @@ class PortableModel:
         return seconds, np.clip(watts, device.rest, device.power)
 
     def constant_power(self, device: str | DeviceFacts) -> float:
-        """Return the most common power of operators on a device [W]: energy is time times that where none is predicted.
+        """Return the typical power of operators on a device [W], used for energy without a power prediction.
 
         Parameters
         ----------
         device : str or DeviceFacts
-            One that was learned from: the median of its operators; or the facts of another: the same share of the most
-            that it draws as on the devices that were learned from.
+            Name of a training device, for the median of its operators; or facts of another device, for the same share
+            of its maximum power as on the training devices.
 
         Raises
         ------
         NotFittedError
             Before `fit`.
         InvalidValueError
-            If a device of that name was not learned from.
+            If there is no training device of that name.
         """
         if not hasattr(self, "time_"):
             raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
@@ -188,7 +188,7 @@ class PortableModel:
         return self.powers_.get(device, self.share_ * self.devices_[device].power)
 
     def save(self, path: str | Path) -> Path:
-        """Write the model as JSON, whole or not at all.
+        """Write the model as JSON atomically.
 
         Raises
         ------
@@ -217,7 +217,7 @@ class PortableModel:
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of a newer version.
+            If the file is missing, truncated, modified, or of another type or a newer version.
         """
         return PORTABLE.load(path, cls._of_document)
 
@@ -249,14 +249,14 @@ def _least(items: Sequence[MeasuredOperator], device: DeviceFacts) -> Array:
 
 @dataclass(frozen=True)
 class EnergyEstimate(Estimate):
-    """An energy, and what it would be if it were told by time alone. Immutable.
+    """An energy, and its value at constant power. Immutable.
 
     Parameters
     ----------
     value, low, high, missing
         As in `nni_latency.estimators.Estimate` [J].
     at_constant_power : float
-        The predicted time, times the most common power of operators [J].
+        Predicted time multiplied by the typical power of operators [J].
 
     Examples
     --------
@@ -280,26 +280,26 @@ class EnergyEstimate(Estimate):
 
 
 class PortableEstimator(LayerEstimator):
-    """The operators of a network, predicted one by one and added up.
+    """Sums the predictions of the operators of a network.
 
     Parameters
     ----------
     model : PortableModel
         A fitted model.
     device : str or DeviceFacts
-        One of the devices that the model has learned from, or the facts of another one.
+        Name of a training device of the model, or the facts of another device.
     metric : {"energy", "latency"}, default="energy"
-        What it estimates.
+        Metric to estimate.
 
     Attributes
     ----------
     constant_power : float
-        The most common power of operators on the device [W].
+        Typical power of operators on the device [W].
 
     Raises
     ------
     InvalidValueError
-        If the model does not know the device, or the metric is another one.
+        If the device is unknown to the model, or the metric is invalid.
     NotFittedError
         If the model is not fitted.
 
@@ -333,11 +333,11 @@ class PortableEstimator(LayerEstimator):
         self.platform = Platform.parse(device if isinstance(device, str) else "device-by-facts")
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Estimate one operator; `missing` says so where nothing of its group was measured."""
+        """Estimate one operator; an unmeasured group is noted in `missing`."""
         return self._estimate_ops([op])[0]
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
-        """Add up operators, and their intervals: what is wrong with one is wrong with those like it."""
+        """Sum operators and their intervals, since errors of similar operators are correlated."""
         kind = EnergyEstimate if self.metric == "energy" else Estimate
         return kind.comonotone_sum(parts)
 

@@ -1,4 +1,4 @@
-"""What a portable model of time and power saves: versioned JSON, checked by pydantic, and what was held out."""
+"""File of a portable model of time and power: versioned JSON, validated by pydantic; and held-out operators."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from nni_latency.regression import TreesDocument
 
 @dataclass(frozen=True)
 class HeldOutOperator:
-    """An operator that was measured, and what a model said of it that had not seen it. Immutable.
+    """A measured operator with its held-out prediction. Immutable.
 
     Parameters
     ----------
     device : str
-        Where it was measured.
+        Device of the measurement.
     group : str
-        Group of operators that it belongs to.
+        Group of the operator.
     seconds, watts : float
         Measured time [s] and power [W].
     predicted_seconds, predicted_watts : float
         Predicted time [s] and power [W].
     constant_power : float
-        The most common power of what the model had seen [W].
+        Typical power of the training operators [W].
     whole_device : bool, default=False
-        Whether the model had seen nothing of the device.
+        Whether the whole device was held out.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class HeldOutOperator:
 
     @property
     def constant_joules(self) -> float:
-        """The predicted time, times the constant power [J]."""
+        """Predicted time multiplied by the constant power [J]."""
         return self.predicted_seconds * self.constant_power
 
 

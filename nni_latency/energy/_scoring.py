@@ -1,4 +1,4 @@
-"""How well portable models predict operators that they have not seen."""
+"""Scores of portable models on unseen operators."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from nni_latency.energy._portable_document import HeldOutOperator
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import group_of
 
-#: Share of the operators that an error is a bound of.
+#: Coverage of the error bounds.
 _MOST = 0.9
 
 
 @dataclass(frozen=True)
 class EnergyScores:
-    """How far predicted operators are from measured ones, as shares of these; the median and the mean. Immutable.
+    """Median and mean relative errors of predicted operators. Immutable.
 
     Parameters
     ----------
     operators : int
-        How many were predicted.
+        Number of predicted operators.
     time, power, energy : tuple of float
-        Errors of what was predicted.
+        Errors of the predictions.
     constant : tuple of float
-        Errors of the energy if it were the predicted time, times the most common power of the operators that were seen.
+        Errors of an energy computed from the predicted time and the typical power of the training operators.
     bounds : tuple of float
-        What the errors of time and of energy are below for nine of ten operators.
+        90 % quantiles of the errors of time and energy.
     held_out : tuple of HeldOutOperator
-        The operators, with what was measured and predicted.
+        Operators with measured and predicted values.
     """
 
     operators: int
@@ -47,12 +47,12 @@ class EnergyScores:
 
     @classmethod
     def of(cls, held_out: Sequence[HeldOutOperator]) -> EnergyScores:
-        """Score operators that were held out.
+        """Score held-out operators.
 
         Raises
         ------
         InvalidValueError
-            If there are none.
+            If there are no operators.
         """
         if not held_out:
             raise InvalidValueError("Scores need at least one operator that was held out. Got none.")
@@ -81,27 +81,27 @@ def cross_validate(
     seed: int = 0,
     name: str = "",
 ) -> EnergyScores:
-    """Predict every operator of a device by a model that has not seen it.
+    """Predict every operator of a device by cross-validation.
 
     Parameters
     ----------
     operators : sequence of MeasuredOperator
-        Of one device.
+        Operators of one device.
     device : DeviceFacts, optional
-        Its facts; by default taken from the operators that were seen.
+        Facts of the device; by default derived from the training operators.
     model : PortableModel, optional
-        Settings; by default those of a new one.
+        Model with the settings; by default a new one.
     folds : int, default=5
-        In how many parts the operators are divided.
+        Number of folds.
     seed : int, default=0
-        Of the division.
+        Seed of the folds.
     name : str, default=""
-        What the device is called in `EnergyScores.held_out`.
+        Name of the device in `EnergyScores.held_out`.
 
     Raises
     ------
     InvalidValueError
-        If there are fewer than three operators outside of a part.
+        If there are fewer than three training operators for a fold.
     """
     places = np.random.default_rng(seed).permutation(len(operators))
     found: list[HeldOutOperator] = []
@@ -117,7 +117,7 @@ def cross_validate(
 def leave_one_device_out(
     operators: ByDevice, facts: Facts, model: PortableModel | None = None
 ) -> dict[str, EnergyScores]:
-    """Predict the operators of every device by a model that has seen the other devices alone.
+    """Predict the operators of every device by a model fitted to the other devices.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`OperatorSum`: networks as sums of their operators, with a correction that is learned from operators alone."""
+"""`OperatorSum`: energy of networks as corrected sums of their operators."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from nni_latency.energy._portable import PortableModel
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec, group_of
 
-#: An operator that takes less than so many times its kind's shortest time waits for its launch, and not for the GPU.
+#: Operators shorter than this multiple of the shortest time of their kind are launch-bound.
 _BOUND = 1.15
 
-#: Share of a kind's operators, the shortest ones, whose time is that of a launch.
+#: Share of the shortest operators of a kind that measure the launch time.
 _SHORTEST = 0.1
 
-#: A normalisation moves twice its elements; one that takes more than this by the time of elementwise operators also
-#: computes statistics, as while a network is trained.
+#: A normalisation moves its elements twice; if it takes more than this multiple of elementwise operators, it also
+#: computes statistics, as in training.
 _TRAINING = 1.25
 
-#: What does nothing in inference.
+#: Kinds without effect in inference.
 _RANDOM = ("dropout", "stochastic_depth")
 
-#: The group of operators that do nothing but move their elements.
+#: Group of operators that only move their elements.
 _PLAIN = "elementwise"
 
-#: Attributes that decide no cost on a GPU.
+#: Attributes that do not affect the cost on a GPU.
 _IDLE_ATTRIBUTES = ("inplace", "out", "weights", "learned")
 
 
 @dataclass(frozen=True)
 class NetworkSum:
-    """What the operators of a network add up to. Immutable.
+    """Sum of the operators of a network. Immutable.
 
     Parameters
     ----------
     seconds, joules : float
-        With the correction [s], [J].
+        Corrected time [s] and energy [J].
     plain_seconds, plain_joules : float
-        The measured operators as they are; the others do not count [s], [J].
+        Plain sums of the measured operators, without the others [s], [J].
     constant_joules : float
-        The corrected time times the most common power [J]: what energy is worth knowing beyond time.
+        Corrected time multiplied by the typical power [J], a baseline that uses time only.
     work, launches : float
-        Time in which the GPU works, and in which its work is launched; the longer decides [s].
+        Total GPU time and total launch time [s]; the longer one is the time of the network.
     measured : float
         Share of the operators that were measured.
     predicted : mapping of str to int
-        By kind, how many operators were predicted.
+        Number of predicted operators by kind.
     """
 
     seconds: float
@@ -68,29 +68,28 @@ class NetworkSum:
 
 
 class OperatorSum:
-    r"""Adds up the operators of a network on a GPU as they run there, one behind the other without a pause.
+    r"""Sums the operators of a network on a GPU, where they run back to back.
 
-    An operator that is measured alone, again and again, takes as long as its launch where that is longer than its work.
-    In a network launches run ahead: it takes :math:`T = \max(\sum_i l_i, \sum_i g_i)`, the launches :math:`l_i` or the
-    work :math:`g_i`, whichever is longer. Of an operator that waits for its launch the work follows from its power,
-    which lies between that of a GPU at rest and a busy one, :math:`g_i = t_i (P_i - P_0) / (P_1 - P_0)`. Energy is
-    :math:`E = P_0 T + \sum_i (E_i - P_0 t_i)`. Launch times by kind, :math:`P_0` and :math:`P_1` are those of the
-    measured operators. What was not measured is predicted by `PortableModel`; so are normalisations that were measured
-    with statistics as in training, where the networks run in inference.
+    An operator measured alone in a loop takes at least its launch time. In a network, launches run ahead: it takes
+    :math:`T = \max(\sum_i l_i, \sum_i g_i)`, the longer of the launches :math:`l_i` and the work :math:`g_i`. For a
+    launch-bound operator, the work follows from its power, which lies between that of an idle and a busy GPU,
+    :math:`g_i = t_i (P_i - P_0) / (P_1 - P_0)`. Energy is :math:`E = P_0 T + \sum_i (E_i - P_0 t_i)`. Launch times by
+    kind, :math:`P_0` and :math:`P_1` are those of the measured operators. Unmeasured operators are predicted by
+    `PortableModel`; so are normalisations measured with statistics as in training, if the networks run in inference.
 
     Parameters
     ----------
     inference : bool, default=True
         Whether the networks run in inference, where a normalisation computes no statistics.
     model : PortableModel, optional
-        What predicts; by default a new one.
+        Model for unmeasured operators; by default a new one.
 
     Attributes
     ----------
     device_ : DeviceFacts
-        Facts of the device, taken from the operators.
+        Facts of the device, derived from the operators.
     launches_ : dict of str to float
-        Time of a launch by kind [s].
+        Launch time by kind [s].
     training_ : bool
         Whether the operators were measured as in training.
     """
@@ -100,12 +99,12 @@ class OperatorSum:
         self.model = model
 
     def fit(self, operators: Sequence[MeasuredOperator]) -> OperatorSum:
-        """Learn from measured operators of one device.
+        """Fit to measured operators of one device.
 
         Raises
         ------
         InvalidValueError
-            If there are fewer than three.
+            If there are fewer than three operators.
         """
         self.device_ = DeviceFacts.of(operators)
         self.launches_ = _launches(operators)
@@ -122,12 +121,12 @@ class OperatorSum:
         return self
 
     def total(self, ops: Sequence[OpSpec]) -> NetworkSum:
-        """Add up the operators of a network.
+        """Sum the operators of a network.
 
         Parameters
         ----------
         ops : sequence of OpSpec
-            All operators, as often as they run.
+            All operators, repeated for every run.
 
         Raises
         ------
@@ -163,11 +162,11 @@ class OperatorSum:
         )
 
     def _counts(self, op: OpSpec) -> bool:
-        """Whether what was measured of an operator is what it does in the network."""
+        """Whether the measurement of an operator is valid for the network."""
         return not (self.training_ and self.inference and _trains(op))
 
     def _launch(self, op: OpSpec) -> float:
-        """Return the time of a launch [s]: by the kind, or that of the shortest kind of its group, or of any."""
+        """Return the launch time [s]: of the kind, or of the shortest kind of its group, or of any kind."""
         if op.kind in self.launches_:
             return self.launches_[op.kind]
         group = known_group(op, self.groups_.values())
@@ -177,7 +176,7 @@ class OperatorSum:
         return item.seconds < _BOUND * self.launches_[item.op.kind]
 
     def _work_of(self, item: MeasuredOperator) -> tuple[float, float]:
-        """Return how long the GPU works on an operator [s], and the energy of that time [J]."""
+        """Return the GPU time of an operator [s], and its energy [J]."""
         rest, busy = self.device_.rest, self.device_.power
         if not self._is_bound(item) or busy <= rest:
             return item.seconds, item.joules
@@ -186,19 +185,19 @@ class OperatorSum:
         return seconds, rest * seconds + max(0.0, item.joules - rest * item.seconds)
 
     def _is_training(self, free: Sequence[MeasuredOperator]) -> bool:
-        """Whether normalisations take longer than moving their elements once in and once out."""
+        """Whether normalisations take longer than reading and writing their elements once."""
         plain = _speeds([item for item in free if group_of(item.op) == "elementwise" and item.op.kind == "relu"])
         norms = _speeds([item for item in free if item.op.kind == "batch_norm"])
         return bool(len(plain) and len(norms) and np.median(norms) > _TRAINING * np.median(plain))
 
 
 def _trains(op: OpSpec) -> bool:
-    """Whether an operator does more in training than in inference."""
+    """Whether an operator does additional work in training."""
     return group_of(op) == "normalisation" or op.kind in _RANDOM
 
 
 def _speeds(items: Sequence[MeasuredOperator]) -> NDArray[np.float64]:
-    """Return seconds by element of the larger half of operators."""
+    """Return the seconds per element of the larger half of operators."""
     sizes = np.array([math.prod(item.op.input_shapes[0]) for item in items], dtype=np.float64)
     if not len(sizes):
         return sizes
@@ -207,7 +206,7 @@ def _speeds(items: Sequence[MeasuredOperator]) -> NDArray[np.float64]:
 
 
 def _launches(operators: Sequence[MeasuredOperator]) -> dict[str, float]:
-    """Return the time of a launch by kind [s]: that of the shortest of its operators."""
+    """Return the launch time by kind [s]: the time of its shortest operators."""
     kinds: dict[str, list[float]] = {}
     for item in operators:
         kinds.setdefault(item.op.kind, []).append(item.seconds)
@@ -215,6 +214,6 @@ def _launches(operators: Sequence[MeasuredOperator]) -> dict[str, float]:
 
 
 def _key(op: OpSpec) -> tuple[object, ...]:
-    """Return what decides the cost of an operator."""
+    """Return the properties that determine the cost of an operator."""
     attributes = tuple(item for item in op.attributes if item[0] not in _IDLE_ATTRIBUTES)
     return op.kind, op.input_shapes, attributes

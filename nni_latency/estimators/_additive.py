@@ -1,4 +1,4 @@
-"""`AdditiveCost`: the cost of every choice of a space, in the form in which networks are fast to evaluate."""
+"""`AdditiveCost`: the cost of every choice of a space, for fast evaluation of networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nni_latency.estimators._choice_cost import ChoiceCost, sample_error
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import combination_of
 
-#: Architectures that `AdditiveCost.predict` adds up at a time.
+#: Batch size of `AdditiveCost.predict`.
 _ROWS = 8192
 
 
@@ -25,21 +25,21 @@ _ROWS = 8192
 class AdditiveCost(ChoiceCost):
     """A constant and, per label, one cost for each of its choices. Immutable.
 
-    The costs of a network's choices add up; where the metric says otherwise, the largest of them counts
-    (`activation_memory`), or the network's is one over their sum (`throughput`, whose costs here are times).
+    The cost of a network is the sum of the costs of its choices; depending on the metric, it is their maximum
+    (`activation_memory`) or the inverse of their sum (`throughput`, whose costs are times).
 
     Parameters
     ----------
     constant : float
-        Cost of everything that the space does not choose.
+        Cost of the fixed part of the space.
     costs : mapping of str to mapping
         ``{label: {choice: cost}}``, labels in the order of the space, choices in the order of their indices.
     metric : str, default="latency"
-        What it is a cost of.
+        Metric of the cost.
     missing : tuple of str, default=()
-        What was left out of the constant, or taken from the nearest known entry.
+        Parts missing in the constant, or taken from the nearest known entry.
     residency : Residency or None
-        What small networks save; applied to the sum.
+        Saving of small networks, applied to the sum.
 
     Examples
     --------
@@ -64,12 +64,12 @@ class AdditiveCost(ChoiceCost):
 
     @cached_property
     def columns(self) -> tuple[NDArray[np.float64], ...]:
-        """Costs of every label as an array, (n_choices,)."""
+        """Costs of every label, each of shape (n_choices,)."""
         return tuple(np.array(list(choices.values()), dtype=np.float64) for choices in self.costs.values())
 
     @cached_property
     def range(self) -> tuple[float, float]:
-        """Costs of the cheapest and the costliest network."""
+        """Costs of the cheapest and the most expensive network."""
         lows, highs = ([float(pick(column)) for column in self.columns] for pick in (np.min, np.max))
         low, high = sorted(self._whole([self.constant, *ends]) for ends in (lows, highs))
         return low, high
@@ -88,7 +88,7 @@ class AdditiveCost(ChoiceCost):
         Raises
         ------
         MissingEntryError
-            If the sample lacks a label, or has a choice that is not in the space.
+            If the sample lacks a label, or has a choice outside the space.
         """
         total = self.constant
         try:
@@ -103,11 +103,11 @@ class AdditiveCost(ChoiceCost):
 
     @cached_property
     def _plain(self) -> bool:
-        """Whether a network's cost is the sum and nothing else."""
+        """Whether the cost of a network is the plain sum."""
         return self.combination is SUM and self.residency is None
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
-        """Return the costs of many architectures at once, or of one.
+        """Return the costs of one or many architectures.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class AdditiveCost(ChoiceCost):
         Raises
         ------
         InvalidValueError
-            If the array has another shape or an index that is not in the space.
+            If the array has another shape or an index outside the space.
         """
         indices = np.asarray(architectures)
         n_labels = len(self.columns)
@@ -138,7 +138,7 @@ class AdditiveCost(ChoiceCost):
         return np.concatenate(parts)
 
     def _sum(self, indices: NDArray[Any]) -> NDArray[np.float64]:
-        """Add up the costs of a few architectures, so few that every step stays in the cache."""
+        """Sum the costs of a batch of architectures that fits into the cache."""
         total = np.full(len(indices), self.constant)
         for (label, _), column, chosen in zip(self._items, self.columns, np.ascontiguousarray(indices.T), strict=True):
             self._check_indices(label, column, chosen)
@@ -151,17 +151,17 @@ class AdditiveCost(ChoiceCost):
             raise InvalidValueError(f"An index of {label!r} must be in [0, {len(column) - 1}]. Got {wrong}.")
 
 
-#: Stands for the logarithm of a probability of zero, so that what cannot be avoided may still be taken.
+#: Replaces the logarithm of a probability of zero, so that unavoidable choices remain possible.
 _IMPOSSIBLE = -1e9
 
 
 def additive_cost(estimator: LayerEstimator, plan: MeasurePlan) -> AdditiveCost:
-    """Ask a layer-based estimator for every candidate of a plan.
+    """Estimate every candidate of a plan with a layer-based estimator.
 
     Raises
     ------
     MissingEntryError
-        If the estimator does not know one of them.
+        If the estimator has no cost for a candidate.
     MismatchError
         If it belongs to another space, input size or batch size.
     """
@@ -184,16 +184,16 @@ def additive_cost(estimator: LayerEstimator, plan: MeasurePlan) -> AdditiveCost:
 def separable_cost(
     estimator: LayerEstimator, fixed: Sequence[Estimate], searched: Mapping[str, Mapping[str, Estimate]]
 ) -> AdditiveCost:
-    """Make the cost of a space of the costs of its parts.
+    """Combine the costs of the parts of a space.
 
     Parameters
     ----------
     estimator : LayerEstimator
-        Whose costs they are, before calibration.
+        Estimator of the costs, which are given before calibration.
     fixed : sequence of Estimate
-        Of what the space does not choose.
+        Estimates of the fixed parts.
     searched : mapping of str to mapping
-        ``{label: {choice: estimate}}`` of what it chooses.
+        ``{label: {choice: estimate}}`` of the searched parts.
     """
     combination = combination_of(estimator.metric)
 
@@ -223,11 +223,12 @@ def likeliest_within(
     floor: float = 0.0,
     resolution: int = 4000,
 ) -> dict[str, Any]:
-    """Find the most probable network whose cost is at most `target`, and at least `floor` if there is one.
+    """Find the most probable network with a cost of at most `target` and, if possible, at least `floor`.
 
-    The product of independent probabilities under a sum of costs is a multiple-choice knapsack problem, solved by
-    dynamic programming [1]_ on costs in whole steps. Of its networks, those are kept whose unrounded cost is within the
-    limits, so the result keeps both; a network within ``n_labels / resolution`` of either may be passed over.
+    Maximising the product of independent probabilities under a bound on a sum of costs is a multiple-choice knapsack
+    problem, solved by dynamic programming [1]_ on discretised costs. Only networks whose exact cost is within the
+    limits are kept, so the result satisfies both; a network within ``n_labels / resolution`` of either limit may be
+    missed.
 
     Parameters
     ----------
@@ -236,9 +237,9 @@ def likeliest_within(
     log_probabilities : sequence of sequence of float
         Logarithm of each choice's probability, in the order of labels and choices.
     target : float
-        Highest cost allowed.
+        Upper limit of the cost.
     floor : float, default=0.0
-        Lowest cost wanted; given up where no network lies between it and the target.
+        Preferred lower limit of the cost; ignored if no network lies between it and the target.
     resolution : int, default=4000
         Steps between the cheapest network and the target.
 
@@ -250,7 +251,7 @@ def likeliest_within(
     Raises
     ------
     UnreachableTargetError
-        If no network is that cheap.
+        If no network is cheap enough.
 
     References
     ----------
@@ -275,7 +276,7 @@ def likeliest_within(
     totals = np.flatnonzero(scores > -np.inf)
     networks = _walk_back(choices, steps, totals)
     values = cost.predict(networks)
-    # The network of zero steps keeps the target, but for rounding errors.
+    # The network with zero steps meets the target up to rounding errors.
     allowed = values <= max(target, values[0])
     wanted = allowed & (values >= floor)
     best = np.where(wanted if wanted.any() else allowed, scores[totals], -np.inf).argmax()
@@ -283,7 +284,7 @@ def likeliest_within(
 
 
 def _steps(extra: NDArray[np.float64], step: float, most: int) -> NDArray[Any]:
-    """Round costs above the cheapest one to steps; those that no network can afford are one step more than `most`."""
+    """Round extra costs to steps; unaffordable ones become `most` + 1."""
     too_costly = extra > step * most
     return np.where(too_costly, most + 1, np.rint(np.where(too_costly, 0, extra) / (step or 1))).astype(int)
 
@@ -291,7 +292,7 @@ def _steps(extra: NDArray[np.float64], step: float, most: int) -> NDArray[Any]:
 def _knapsack(
     log_probabilities: Sequence[Sequence[float]], steps: Sequence[NDArray[Any]], most: int
 ) -> tuple[NDArray[np.float64], list[NDArray[Any]]]:
-    """Return the best score for every total number of steps, and by label the choice that led to each total."""
+    """Return the best score for every total number of steps, and the choice of each label that led to it."""
     best = np.full(most + 1, -np.inf)
     best[0] = 0.0
     choices = []

@@ -1,4 +1,4 @@
-"""The interfaces of estimators, the answer they give, and the share of one layer in a network."""
+"""Interfaces of estimators, their result `Estimate`, and the share of a layer in a network."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from nni_latency.units import METRICS, combination_of
 
 @dataclass(frozen=True)
 class Estimate(Cost):
-    """What something costs, as far as is known.
+    """An estimated cost with its interval.
 
     Parameters
     ----------
     value, low, high : float
         Cost and its interval, in the SI unit of the metric.
     missing : tuple of str, default=()
-        What the value does not rest on as it should: parts that were left out, or taken from the nearest known one.
+        Parts that the value omits or takes from the nearest known one.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class Estimate(Cost):
 
     @classmethod
     def of(cls, cost: Cost, missing: tuple[str, ...] = ()) -> Estimate:
-        """Take over value and interval of any record of a cost."""
+        """Create an estimate from the value and interval of another cost."""
         return cls(cost.value, cost.low, cost.high, missing)
 
     @classmethod
@@ -61,15 +61,15 @@ _ESTIMATE: Check = ("an Estimate", _is_estimate)
 class Estimator(Pluggable, ABC):
     """Estimates the cost of networks on one platform, for one metric.
 
-    Safe to use from several threads. `estimate` changes neither the estimator nor the model.
+    Thread-safe. `estimate` changes neither the estimator nor the model.
 
     Notes
     -----
-    Here and in `nni_latency.kernels`, `nni_latency.graphs` and `nni_latency.energy` a verb means one thing.
+    Verbs have one meaning here and in `nni_latency.kernels`, `nni_latency.graphs` and `nni_latency.energy`.
     ``estimate`` takes a network and its inputs and returns an `Estimate`, a value with its interval; ``estimate_op``,
-    ``estimate_sample`` and the like do so for the one thing that they name. ``predict(X)`` takes many rows of what
-    ``fit`` takes and returns their values alone, an array of shape (n,); ``predict_interval`` and other names that
-    begin with ``predict_`` return several such arrays. ``measure`` runs networks on a device.
+    ``estimate_sample`` and similar methods do so for the named item. ``predict(X)`` takes many rows in the format of
+    ``fit`` and returns only their values, an array of shape (n,); ``predict_interval`` and other methods with the
+    prefix ``predict_`` return several such arrays. ``measure`` runs networks on a device.
     """
 
     _kind = "estimator"
@@ -89,7 +89,7 @@ class Estimator(Pluggable, ABC):
 
     metric: str
     platform: Platform
-    #: Whether `estimate` takes the paths of ONNX files, too.
+    #: Whether `estimate` also takes paths of ONNX files.
     reads_onnx: bool = False
 
     def __repr__(self) -> str:
@@ -98,10 +98,10 @@ class Estimator(Pluggable, ABC):
         return f"{type(self).__name__}({getattr(self, 'metric', 'cost')}{where})"
 
     def resolve(self) -> Estimator:
-        """Return what answers in a search: this estimator, or a simpler one that knows as much."""
+        """Return the estimator to use in a search: this one, or an equivalent simpler one."""
         return self
 
-    #: Networks that are best asked for at once, with `estimate_all`.
+    #: Preferred batch size of `estimate_all`.
     batch: int = 1
 
     def estimate_all(self, networks: Iterable[tuple[Any, Any]]) -> list[Estimate]:
@@ -115,26 +115,26 @@ class Estimator(Pluggable, ABC):
         Parameters
         ----------
         model : nn.Module
-            Any module, a frozen model of an NNI space among them.
+            Any module, including a frozen model of an NNI space.
         example_inputs : Tensor or tuple of Tensor
-            What its forward pass takes.
+            Inputs of the forward pass.
 
         Returns
         -------
         Estimate
-            In the SI unit of `metric`.
+            Cost in the SI unit of `metric`.
 
         Raises
         ------
         InvalidValueError
-            If model and inputs do not fit each other.
+            If the model and the inputs do not match.
         MissingEntryError
-            If the estimator knows too little to answer.
+            If the estimator lacks the data for an estimate.
         """
 
 
 class LayerEstimator(Estimator):
-    """Layer-based: the network's cost is made of its operators' costs, for most metrics as their calibrated sum."""
+    """Layer-based estimator: combines the costs of operators, for most metrics by a calibrated sum."""
 
     _guards: ClassVar[Mapping[str, Guard]] = {
         **Estimator._guards,
@@ -150,13 +150,13 @@ class LayerEstimator(Estimator):
         "network_error": ("a number of 0 or more", lambda value: is_number(value, least=0)),
     }
 
-    #: What counts as one operator; see `nni_latency.operators.trace`.
+    #: Granularity of operators; see `nni_latency.operators.trace`.
     by: By = "module"
-    #: Factor on the sum.
+    #: Calibration factor of the sum.
     calibration: float = 1.0
-    #: What small networks save, for the calibrated sum.
+    #: Saving of small networks, for the calibrated sum.
     residency: Residency | None = None
-    #: By how much networks differ from what their parts say, beyond chance: a standard deviation, as a share.
+    #: Relative standard deviation of networks from the sum of their parts, beyond noise.
     network_error: float = 0.0
 
     @abstractmethod
@@ -166,31 +166,29 @@ class LayerEstimator(Estimator):
         Raises
         ------
         MissingEntryError
-            If it does not know the operator.
+            If the operator is unknown.
         """
 
     def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
-        """Estimate one candidate of a plan, before calibration; an estimator that knows places may tell them apart.
+        """Estimate one candidate of a plan, before calibration; the cost may depend on the layer.
 
         Parameters
         ----------
         layer, choice : str
-            Names in the plan.
-        op : OpSpec
-            What the plan says the candidate computes.
+            Names in the plan. op : OpSpec Operator of the candidate in the plan.
 
         Raises
         ------
         MissingEntryError
-            If it does not know the operator.
+            If the operator is unknown.
         """
         return self.estimate_op(op)
 
     def check_plan(self, plan: MeasurePlan) -> None:
-        """Raise `MismatchError` if the estimator belongs to another space than the plan; most know any space."""
+        """Raise `MismatchError` if the estimator is tied to another space than the plan; most support any space."""
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Estimate the cost of a whole network: capture its operators and add them up."""
+        """Estimate the cost of a whole network: capture its operators and sum their costs."""
         if example_inputs is None:
             raise InvalidValueError(
                 f"{type(self).__name__}.estimate needs 'example_inputs': costs depend on the shapes. Got None."
@@ -198,10 +196,10 @@ class LayerEstimator(Estimator):
         return self.total(self._estimate_traced(operators.trace(model, example_inputs, self.by).operators))
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
-        """Return the cost of a network that has these parts.
+        """Return the cost of a network from its parts.
 
-        It is their calibrated sum, less what a small network saves; for a throughput the same of the times of one
-        input; for memory that layers need one after another the largest of them.
+        This is their calibrated sum, less the saving of a small network; for throughput, the same for the times per
+        input; for memory reused between layers, the maximum.
         """
         combination = combination_of(self.metric)
         counted = (combination.counted(part, self.calibration) for part in parts)
@@ -209,7 +207,7 @@ class LayerEstimator(Estimator):
         return whole.with_error(self.network_error)
 
     def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
-        """Estimate every operator of a network; an estimator that looks at their edges overrides this."""
+        """Estimate every operator of a network; overridden by estimators that use the data flow."""
         return self._estimate_ops([item.op for item in traced])
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
@@ -217,7 +215,7 @@ class LayerEstimator(Estimator):
 
 
 class NetworkEstimator(Estimator):
-    """Network-based: the network is costed as a whole."""
+    """Network-based estimator: estimates the network as a whole."""
 
 
 @dataclass(frozen=True)
@@ -231,10 +229,9 @@ class LayerShare:
 
 
 def layer_shares(estimator: LayerEstimator, parts: Sequence[tuple[str, str, Estimate]]) -> list[LayerShare]:
-    """Take the cost of a network apart: the parts, each with layer and choice, scaled so that they make it up.
+    """Decompose the cost of a network into layers, scaled so that the shares add up to it.
 
-    A share is that of the sum; for a throughput that of the time; for memory that layers need one after another that of
-    the largest.
+    A share refers to the sum; for throughput, to the time; for memory reused between layers, to the maximum.
     """
     combination = combination_of(estimator.metric)
     weights = [combination.counted(part.value) for _, _, part in parts]

@@ -1,4 +1,4 @@
-"""The cost of a network and of each of its operators or layers, by any estimator."""
+"""Cost of a network and of each of its operators or layers, by any estimator."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from nni_latency.tables import MeasurePlan
 
 @dataclass(frozen=True)
 class OperatorShare:
-    """What one operator of a network costs.
+    """Cost of an operator of a network.
 
     Parameters
     ----------
     name : str
-        Where it is called.
+        Qualified name of the operator.
     op : OpSpec
-        What it computes.
+        Description of the operator.
     estimate : Estimate
-        Its cost, so that all add up to the network's.
+        Cost of the operator; the costs of all operators add up to that of the network.
     share : float
-        Of the network's cost.
+        Share of the network's cost.
     """
 
     name: str
@@ -49,20 +49,20 @@ class OperatorShare:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The cost of a network and of each of its operators.
+    """Cost of a network and of each of its operators.
 
     Parameters
     ----------
     total : Estimate
-        Of the network.
+        Cost of the network.
     operators : tuple of OperatorShare
-        In order of execution; none where the estimator knows whole networks alone.
+        Operators in order of execution; empty if the estimator only supports whole networks.
     features : Features
-        Counts over all operators.
+        Sum over all operators.
     uncounted : tuple of str
-        Kinds of operators of which `features` has what their shapes say alone: elements and bytes.
+        Kinds of operators of which `features` only contains elements and bytes, from their shapes.
     remarks : tuple of str
-        What had to be assumed of the network.
+        Assumptions about the network.
     """
 
     total: Estimate
@@ -73,34 +73,34 @@ class Breakdown:
 
     @property
     def costliest(self) -> list[OperatorShare]:
-        """The operators, the costliest first."""
+        """The operators, most expensive first."""
         return sorted(self.operators, key=lambda item: item.share, reverse=True)
 
 
 def break_down(
     estimator: Estimator, model: Any, example_inputs: Any = None, *, batch_size: int | None = None
 ) -> Breakdown:
-    """Estimate a network, operator by operator where the estimator can.
+    """Estimate a network, operator by operator if the estimator supports it.
 
     Parameters
     ----------
     estimator : Estimator
-        Any; one that measures on demand does so.
+        Any estimator; one that measures on demand measures the network.
     model : nn.Module, str or Path
-        Any network; or an ONNX file, for estimators that know operators or measure.
+        Any network, or an ONNX file for layer-based and measuring estimators.
     example_inputs : Tensor, tuple or dict
-        As for `nni_latency.operators.trace`; for an ONNX file only where it leaves the sizes of its inputs open.
+        As for `nni_latency.operators.trace`; for an ONNX file, only needed for dynamic input sizes.
     batch_size : int, optional
-        Inputs of a run of an ONNX file.
+        Batch size of an ONNX file.
 
     Raises
     ------
     InvalidValueError
-        If model and inputs do not fit each other, or nothing in the model takes time.
+        If the model and the inputs do not match, or the model has no operators.
     MissingEntryError
-        If the estimator knows too little to answer.
+        If the estimator lacks the data for an estimate.
     MeasurementError
-        If it measures, and the network cannot be run.
+        If the estimator measures and the network cannot be run.
 
     Examples
     --------
@@ -146,24 +146,24 @@ def _of_onnx(estimator: Estimator, path: str | Path, example_inputs: Any, batch_
 
 
 def estimate_selection(estimator: Estimator, plan: MeasurePlan, selection: Mapping[str, str]) -> Estimate:
-    """Estimate a network of a plan, with any estimator.
+    """Estimate a network of a plan with any estimator.
 
     Parameters
     ----------
     estimator : Estimator
-        A layer-based one is asked for every part; one that is network-based, or measures on demand, gets the whole
-        network, made on the spot.
+        A layer-based estimator estimates every part; a network-based or measuring one gets the whole network, built on
+        the fly.
     plan : MeasurePlan
-        The space.
+        Plan of the space.
     selection : mapping of str to str
         ``{layer: choice}`` with every layer.
 
     Raises
     ------
     MissingEntryError
-        If the estimator knows too little to answer.
+        If the estimator lacks the data for an estimate.
     MismatchError
-        If it is a table of another space, input size or batch size.
+        If the estimator is a table of another space, input size or batch size.
     """
     if isinstance(estimator, LayerEstimator) and not isinstance(estimator, MeasuringEstimator):
         return estimator.total(part for _, _, part in _estimated_parts(estimator, plan, selection))
@@ -173,12 +173,12 @@ def estimate_selection(estimator: Estimator, plan: MeasurePlan, selection: Mappi
 
 
 def estimate_layers(estimator: Estimator, plan: MeasurePlan, selection: Mapping[str, str]) -> list[LayerShare]:
-    """List what every layer of a network of a plan costs, so that they add up to the whole.
+    """Return the cost of every layer of a network of a plan; the costs add up to the total.
 
     Raises
     ------
     InvalidValueError
-        If the estimator cannot be taken apart by layer.
+        If the estimator is not layer-based.
     """
     if not isinstance(estimator, LayerEstimator):
         raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")

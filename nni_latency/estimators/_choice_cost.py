@@ -1,4 +1,4 @@
-"""Costs of spaces by their choices: what they share, and sums of small tables over choices that act together."""
+"""Costs of spaces by their choices: base class, and sums of small tables over interacting choices."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryErro
 from nni_latency.tables import Residency
 from nni_latency.units import combination_of, format_metric, with_article
 
-#: Tables are joined as long as the result has no more entries than this.
+#: Largest number of entries of a joined table.
 _LARGEST_TABLE = 4096
 
 _CLASH = "its choices do not go together"
 
 
 class ChoiceCost(ABC):
-    """The cost of a space by what it chooses: a constant, and parts that depend on choices."""
+    """Cost of a space as a function of its choices: a constant, and parts that depend on choices."""
 
     constant: float
     metric: str
     missing: tuple[str, ...]
     residency: Residency | None
 
-    #: Whether every part depends on the choice of one label alone.
+    #: Whether every part depends on the choice of a single label.
     separable: bool
 
     @property
@@ -42,7 +42,7 @@ class ChoiceCost(ABC):
     @property
     @abstractmethod
     def range(self) -> tuple[float, float]:
-        """Costs of the cheapest and the costliest network."""
+        """Costs of the cheapest and the most expensive network."""
 
     @abstractmethod
     def __call__(self, sample: Mapping[str, Any]) -> float:
@@ -50,7 +50,7 @@ class ChoiceCost(ABC):
 
     @cached_property
     def combination(self) -> Combination:
-        """How the costs of the choices make that of a network."""
+        """How the costs of the choices combine to that of a network."""
         return combination_of(self.metric)
 
     def check_additive(self) -> None:
@@ -63,15 +63,15 @@ class ChoiceCost(ABC):
             )
 
     def of_sum(self, total: Any) -> Any:
-        """Return what a network costs by the total of its parts, a number or an array; a throughput falls with it."""
+        """Return the cost of networks from the total of their parts; the inverse of it for throughput."""
         return self.combination.whole(total, self.residency)
 
     def as_sum(self, cost: float) -> float:
-        """Return the total of the parts of a network that costs `cost`: the inverse of `of_sum`."""
+        """Return the total of the parts of a network with a cost: the inverse of `of_sum`."""
         return self.combination.total_of(cost, self.residency)
 
     def check_target(self, target: float) -> None:
-        """Raise `UnreachableTargetError` if no network is known to be as cheap as `target`."""
+        """Raise `UnreachableTargetError` if no known network is as cheap as `target`."""
         if not (math.isfinite(target) and target > 0):
             raise InvalidValueError(f"The 'target' must be a positive, finite number. Got {target!r}.")
         low, high = self.range
@@ -85,14 +85,14 @@ class ChoiceCost(ABC):
 
 @dataclass(frozen=True)
 class CostTable:
-    """A cost by some choices together.
+    """Joint cost of several choices.
 
     Parameters
     ----------
     labels : tuple of str
-        What it depends on.
+        Labels that the cost depends on.
     costs : ndarray of shape (n_choices of the first label, ...)
-        The cost of every combination; not a number where no network has it.
+        Cost of every combination; NaN for combinations of no network.
     """
 
     labels: tuple[str, ...]
@@ -101,27 +101,27 @@ class CostTable:
 
 @dataclass(frozen=True)
 class GroupedCost(ChoiceCost):
-    """A constant and tables, each over a few labels: the cost of a network is what they say of its choices, added up.
+    """A constant and tables over a few labels each, which add up to the cost of a network.
 
-    An `AdditiveCost` has one table per label. Here a label may stand in several, so depth and kernel, or the widths of
-    two neighbours, may act together. Immutable.
+    An `AdditiveCost` has one table per label. Here, a label may occur in several tables to represent interactions, such
+    as those of depth and kernel or of the widths of two neighbours. Immutable.
 
     Parameters
     ----------
     constant : float
-        Cost of everything that the space does not choose.
+        Cost of the fixed part of the space.
     tables : tuple of CostTable
-        The rest.
+        Costs of the choices.
     values : mapping of str to tuple
-        Choices of every label, derived ones included, in the order of the tables' axes; lists stand as tuples.
+        Choices of every label, including derived ones, in the order of the tables' axes; lists are given as tuples.
     derived : tuple of Derived, default=()
-        Labels that follow from others.
+        Labels computed from others.
     metric : str, default="latency"
-        What it is a cost of.
+        Metric of the cost.
     missing : tuple of str, default=()
-        What was left out, or is no measurement of its own.
+        Parts that are missing, or were not measured separately.
     residency : Residency or None
-        What small networks save; applied to the sum.
+        Saving of small networks, applied to the sum.
 
     Examples
     --------
@@ -143,13 +143,13 @@ class GroupedCost(ChoiceCost):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels that the space itself has, in order."""
+        """The labels of the space without derived ones, in order."""
         made = {label for item in self.derived for label in item.outputs}
         return tuple(label for label in self.values if label not in made)
 
     @property
     def choices(self) -> Mapping[str, tuple[Any, ...]]:
-        """The choices of the labels that the space itself has, in order."""
+        """The choices of the labels of the space without derived ones, in order."""
         return {label: self.values[label] for label in self.labels}
 
     def __call__(self, sample: Mapping[str, Any]) -> float:
@@ -158,9 +158,9 @@ class GroupedCost(ChoiceCost):
         Raises
         ------
         MissingEntryError
-            If the sample lacks a label that matters, or has a choice that is not in the space.
+            If the sample lacks a relevant label, or has a choice outside the space.
         InvalidValueError
-            If the choices are allowed one by one, but not together.
+            If each choice is valid, but not their combination.
         """
         chosen = {label: tuple(value) if type(value) is list else value for label, value in sample.items()}
         try:
@@ -186,7 +186,7 @@ class GroupedCost(ChoiceCost):
 
     @cached_property
     def _flat(self) -> tuple[tuple[tuple[tuple[str, dict[Any, int]], ...], list[float]], ...]:
-        """Every table as a flat list, with the steps that the choices of its labels mean in it."""
+        """Every table as a flat list, with the offsets of the choices of its labels."""
         flat = []
         for table in self._joined:
             strides = [math.prod(table.costs.shape[axis + 1 :]) for axis in range(table.costs.ndim)]
@@ -199,7 +199,7 @@ class GroupedCost(ChoiceCost):
 
     @cached_property
     def _joined(self) -> tuple[CostTable, ...]:
-        """The tables, those over few labels added to those over more."""
+        """The tables, with small ones merged into larger ones."""
         joined: list[CostTable] = []
         for table in sorted(self.tables, key=lambda item: -item.costs.size):
             for place, other in enumerate(joined):
@@ -224,7 +224,7 @@ class GroupedCost(ChoiceCost):
         return CostTable(labels, self.combination.join(*parts))
 
     def _look_up_the_rest(self, chosen: Mapping[str, Any], error: KeyError) -> float:
-        """Return the cost of a sample that lacks labels, if they make no difference to it: those of layers left out."""
+        """Return the cost of a sample without labels that do not affect it, such as those of skipped layers."""
         for label, value in chosen.items():
             if label in self.values and value not in self.values[label]:
                 raise self._sample_error(chosen, error) from error
@@ -248,7 +248,7 @@ class GroupedCost(ChoiceCost):
 
     @cached_property
     def range(self) -> tuple[float, float]:
-        """Costs of the cheapest and the costliest network that could be found by changing one choice at a time."""
+        """Costs of the cheapest and the most expensive network found by coordinate descent."""
         ends = [self._extreme(sign) for sign in (1.0, -1.0)]
         return ends[0], ends[1]
 
@@ -282,16 +282,16 @@ class GroupedCost(ChoiceCost):
 
 @dataclass(frozen=True)
 class Derived:
-    """Labels whose values follow from those of others.
+    """Labels whose values are computed from those of others.
 
     Parameters
     ----------
     outputs : tuple of str
-        Their names.
+        Names of the derived labels.
     labels : tuple of str
-        What they follow from.
+        Labels that they depend on.
     function : callable
-        Computes their values, a tuple, of a sample.
+        Computes the tuple of their values from a sample.
     """
 
     outputs: tuple[str, ...]
@@ -305,23 +305,23 @@ def sample_error(
     reason: Exception | str = _CLASH,
     derived: Sequence[Derived] = (),
 ) -> LatencyError:
-    """Make the error that says what is wrong with a sample: a choice, a label without one, or all of it together.
+    """Create the error for an invalid sample: an invalid choice, a missing label, or an invalid combination.
 
     Parameters
     ----------
     sample : mapping
         ``{label: choice}``.
     choices : mapping of str to collection
-        What there is to choose from, by label.
+        Valid choices by label.
     reason : Exception or str, optional
-        Why the choices do not go together, if each of them is one of the space; a `LookupError` says nothing of that.
+        Why the combination is invalid, if each choice is valid; a `LookupError` carries no reason.
     derived : sequence of Derived, default=()
-        Labels that are not the sample's own, but follow from it.
+        Labels computed from the sample.
 
     Returns
     -------
     MissingEntryError or InvalidValueError
-        To be raised.
+        The exception to raise.
 
     Examples
     --------
@@ -335,7 +335,7 @@ def sample_error(
     made = {label for item in derived for label in item.outputs}
     own = {label: known for label, known in choices.items() if label not in made}
     for label, known in own.items():
-        # Compared one by one, because what a sample has may be no key of anything.
+        # Compared one by one, because values of a sample may be unhashable.
         if label in sample and sample[label] not in list(known):
             return MissingEntryError(f"The choice of {label!r} must be one of {listed(known)}. Got {sample[label]!r}.")
     absent = [repr(label) for label in own if label not in sample]

@@ -1,4 +1,4 @@
-"""`distil`: a sum over choices, which a differentiable search can follow, fitted to a network-based estimator."""
+"""`distil`: fits a sum over choices, for differentiable search, to a network-based estimator."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from nni_latency.regression import Rows, held_out
 from nni_latency.tables import MeasurePlan, PlanLayer, measure_plan_of, solve_entries
 from nni_latency.units import combination_of, format_percent, with_article
 
-#: Networks asked for, where nobody says how many: two for each number that is solved for, within these bounds.
+#: Bounds of the default number of networks, which is two per unknown.
 _LEAST, _MOST = 24, 400
 
-#: What a candidate that computes nothing costs a priori, as a share of the mean one.
+#: Prior cost of a candidate without computation, as a share of the mean candidate.
 _FLOOR = 0.05
 
-#: Parts of the cross-validation.
+#: Number of folds of the cross-validation.
 _FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """A sum over choices that approximates an estimator of whole networks, and its error.
+    """Additive approximation of a network-based estimator, with its error.
 
     Parameters
     ----------
     cost : AdditiveCost
-        The sum; its choices have the names that they have in tables.
+        The additive cost; choices are named as in tables.
     scores : Scores
-        How far the sum is off on networks that it was not solved from, by cross-validation, against the estimator.
+        Cross-validated errors of the sum relative to the estimator.
     n_samples : int
-        Networks that the estimator was asked for.
+        Number of networks estimated.
     """
 
     cost: AdditiveCost
@@ -65,28 +65,28 @@ def distil(
     random_state: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Distillation:
-    """Fit a sum over choices to an estimator of whole networks.
+    """Fit a sum over choices to a network-based estimator.
 
-    Networks are drawn so that every choice of every label stands in as many of them, each is estimated,
-    and the costs of the choices are solved for with what the choices compute as a prior (see `solve_entries`). Effects
-    that are not additive, such as parts that run at the same time or share the cache, remain in the residual. Check
-    `Distillation.scores` before you rely on a search.
+    Networks are drawn such that every choice of every label occurs equally often, and each is estimated. The costs of
+    the choices are solved for with the work of the choices as a prior (see `solve_entries`). Effects that are not
+    additive, such as concurrent execution or a shared cache, remain in the residual. Check `Distillation.scores` before
+    you rely on a search.
 
     Parameters
     ----------
     estimator : Estimator
-        A `NetworkEstimator`, or any other.
+        A `NetworkEstimator`, or any other estimator.
     space : ModelSpace or MeasurePlan
-        Whose choices they are. A space is not changed.
+        The space, which is not modified.
     example_inputs : Tensor or tuple of Tensor, optional
-        Input of the networks. Without it, a batch of one of the space's own size.
+        Input of the networks; by default a batch of one of the space's input size.
     n_samples : int, optional
-        Networks to ask for, at least 10. Without it, two for each number that is solved for, at least 24 and at most
-        400; all networks where there are no more.
+        Number of networks to estimate, at least 10. The default is two per unknown, between 24 and 400; all networks if
+        there are fewer.
     random_state : int, default=0
         Seed of the draw.
     on_progress : callable, optional
-        Called with the networks done and the networks in all.
+        Called with the number of finished networks and their total.
 
     Returns
     -------
@@ -95,8 +95,7 @@ def distil(
     Raises
     ------
     InvalidValueError
-        If the metric is neither a sum nor the inverse of one, the space has nothing to choose, or `n_samples` is too
-        small.
+        If the metric is neither a sum nor the inverse of one, the space has no choices, or `n_samples` is too small.
 
     Examples
     --------
@@ -134,7 +133,7 @@ def distil(
 
 @dataclass(frozen=True)
 class _Networks:
-    """The networks of a space: what there is to choose, and how to make one."""
+    """Networks of a space: choices and builder."""
 
     choices: Mapping[str, Sequence[str]]
     build: Callable[[NDArray[np.int64]], Any]
@@ -162,7 +161,7 @@ def _networks_of(space: Any, example_inputs: Any) -> _Networks:
     choices = {label: [str(value) for value in values] for label, values in options.items()}
     plan = measure_plan_of(space) if hasattr(space, "measure_plan") else None
     if plan is not None and {layer.name: list(layer.candidates) for layer in plan.searched} == choices:
-        # A plan makes the layers of one network alone; freezing copies the space.
+        # A plan builds only the layers of one network; freezing copies the space.
         return _of_plan(plan, example_inputs)
 
     def build(architecture: NDArray[np.int64]) -> Any:
@@ -188,7 +187,7 @@ def _of_plan(plan: MeasurePlan, example_inputs: Any) -> _Networks:
 
 
 def _work(layers: Sequence[PlanLayer]) -> list[NDArray[np.float64]]:
-    """Return by layer what the candidates compute and move, as shares of the mean, and never nothing."""
+    """Return the work of the candidates of every layer relative to the mean, always positive."""
     features = [[features_of(candidate.op) for candidate in layer.candidates.values()] for layer in layers]
     work = [np.array([float(found.macs + found.inputs + found.outputs) for found in row]) for row in features]
     mean = max(1.0, float(np.concatenate(work).mean()))
@@ -204,7 +203,7 @@ def _number(n_samples: int | None, sizes: Sequence[int]) -> int:
 
 
 def _design(sizes: Sequence[int], n_samples: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return all networks if they are few; otherwise some in which every choice of a label stands as often."""
+    """Return all networks if they are few, otherwise a sample in which every choice of a label occurs equally often."""
     total = 1
     for size in sizes:
         total *= size
@@ -222,8 +221,8 @@ def _design(sizes: Sequence[int], n_samples: int, random: np.random.Generator) -
 def _solve(
     architectures: NDArray[np.int64], sums: NDArray[np.float64], networks: _Networks
 ) -> tuple[float, list[NDArray[np.float64]]]:
-    """Solve for what all networks have in common and for the costs of the choices."""
-    # What no label chooses is one more layer, with a single candidate.
+    """Solve for the constant and the costs of the choices."""
+    # The constant part is an additional layer with a single candidate.
     with_rest = np.column_stack([architectures, np.zeros(len(architectures), dtype=np.int64)])
     names = [*networks.choices.values(), ["(the rest)"]]
     solution = solve_entries(with_rest, sums, [*networks.prior, np.ones(1)], names=names)
@@ -233,7 +232,7 @@ def _solve(
 def _cross_validated(
     architectures: NDArray[np.int64], sums: NDArray[np.float64], networks: _Networks
 ) -> NDArray[np.float64]:
-    """Return for every network what a sum says that was solved for without it."""
+    """Return the out-of-fold prediction of every network."""
     parts = np.random.default_rng(0).permutation(len(sums)) % _FOLDS
 
     def fit(known: Rows) -> Callable[[Rows], NDArray[np.float64]]:
@@ -248,7 +247,7 @@ def _cross_validated(
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Leave torch's random numbers as they were: making a network draws its weights."""
+    """Restore torch's random state: building a network draws its weights."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

@@ -20,20 +20,20 @@ from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LookupTable, MeasurePlan, Residency
 from nni_latency.units import combination_of, number_of
 
-#: Fewest networks by which members are weighed.
+#: Minimum number of networks for fitting weights.
 _LEAST = 3
 
-#: Least error of a member that is assumed, as a ratio.
+#: Lower bound of the error of a member, as a ratio.
 _BEST = 1e-3
 
-#: A larger factor between measurements and estimates means another unit.
+#: Larger factors between measurements and estimates indicate another unit.
 _ODD = 300.0
 
 Self = TypeVar("Self", bound="_Ensemble")
 
 
 class _Ensemble(Estimator):
-    """Members, weights, and how these are found."""
+    """Members, weights, and fitting of the weights."""
 
     def __init__(self, *, members: Sequence[Estimator], weights: Sequence[float] | None = None) -> None:
         self.members = tuple(members)
@@ -42,7 +42,7 @@ class _Ensemble(Estimator):
         self.metric = self.members[0].metric
         self.platform: Platform = self.members[0].platform
         self.weights_ = _normalised(self.weights, len(self.members))
-        #: Interval of the measured over the estimated, as found by `fit`.
+        #: Interval of measured over estimated cost, set by `fit`.
         self.interval_: tuple[float, float] = (1.0, 1.0)
 
     def __repr__(self) -> str:
@@ -50,19 +50,19 @@ class _Ensemble(Estimator):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def fit(self: Self, plan: MeasurePlan, selections: Sequence[Mapping[str, str]], measured: ArrayLike) -> Self:
-        """Weigh the members by their error on networks that were measured.
+        """Fit the weights of the members to measured networks.
 
-        A member's weight is one over its mean square error, as a ratio. The interval of every estimate becomes at least
-        as wide as the 90 % interval of the ensemble's errors.
+        The weight of a member is the inverse of its relative mean square error. The interval of every estimate becomes
+        at least as wide as the 90 % interval of the ensemble's errors.
 
         Parameters
         ----------
         plan : MeasurePlan
-            Of the space.
+            Plan of the space.
         selections : sequence of mapping of str to str
             Networks, ``{layer: choice}`` with every layer.
         measured : array-like of shape (n_networks,)
-            What they cost, in the SI unit of the metric.
+            Measured costs in the SI unit of the metric.
 
         Returns
         -------
@@ -71,7 +71,7 @@ class _Ensemble(Estimator):
         Raises
         ------
         InvalidValueError
-            If there are fewer than three, one is not a positive number, or all seem to be in another unit.
+            If there are fewer than three networks, a cost is not positive, or all seem to be in another unit.
         """
         truth = _check_measured(measured, len(selections))
         predicted = np.array(
@@ -93,7 +93,7 @@ class _Ensemble(Estimator):
         return self
 
     def _settle(self) -> None:
-        """Do what follows from new weights."""
+        """Update the attributes that depend on the weights."""
 
     def _widened(self, answer: Estimate) -> Estimate:
         low, high = self.interval_
@@ -101,24 +101,24 @@ class _Ensemble(Estimator):
 
 
 class LayerEnsemble(_Ensemble, LayerEstimator):
-    """The weighted mean of layer-based estimators, part by part. Adds up like each of them.
+    """Weighted mean of layer-based estimators, part by part. Layer-based as well.
 
-    The interval of a part holds those of the members and their disagreement. A member that lacks a part is named in
-    `Estimate.missing`, and the others share its weight.
+    The interval of a part covers the intervals of the members and their disagreement. A member that lacks a part is
+    listed in `Estimate.missing`, and its weight is distributed to the others.
 
     Parameters
     ----------
     members : sequence of LayerEstimator
-        Two at least, of one metric and platform.
+        At least two, of one metric and platform.
     weights : sequence of float, optional
-        How much each counts; equal without it. `fit` finds them.
+        Weights of the members; equal by default. `fit` determines them.
 
     Attributes
     ----------
     weights_ : tuple of float
-        Weights that add up to 1.
+        Normalised weights.
     errors_ : tuple of float
-        Root mean square error of every member, as a ratio; after `fit`.
+        Relative root mean square error of every member; set by `fit`.
 
     Raises
     ------
@@ -148,7 +148,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         self._settle()
 
     def _settle(self) -> None:
-        """Set the residency to the mean of the members': the mean share saved, over its mean scale."""
+        """Set the residency to the mean of the members: the mean saved share, over its mean scale."""
         pairs = [
             (weight, member.residency)
             for weight, member in zip(self.weights_, self.members, strict=True)
@@ -156,7 +156,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         ]
         saving = math.fsum(weight * residency.saving for weight, residency in pairs)
         self.residency = None
-        # Members err in the same places, so their errors do not cancel out.
+        # Errors of the members are correlated and do not cancel.
         self.network_error = math.fsum(
             weight * member.network_error for weight, member in zip(self.weights_, self.members, strict=True)
         )
@@ -166,7 +166,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
 
     @property
     def base_table(self) -> LookupTable | None:
-        """The table of the first member that has one."""
+        """Table of the first member that has one."""
         for member in self.members:
             table: LookupTable | None = getattr(member, "base_table", None)
             if isinstance(member, TableEstimator) and member.table.layers:
@@ -185,12 +185,12 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         return self._mean(answers, f"{layer}:{choice}")
 
     def check_plan(self, plan: MeasurePlan) -> None:
-        """Raise `MismatchError` if a member belongs to another space than the plan."""
+        """Raise `MismatchError` if a member is tied to another space than the plan."""
         for member in self.members:
             member.check_plan(plan)
 
     def total(self, parts: Any) -> Estimate:
-        """Return the cost of a network that has these parts; its interval is at least that of `fit`."""
+        """Return the cost of a network from its parts; its interval is at least that of `fit`."""
         return self._widened(super().total(parts))
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
@@ -200,7 +200,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         ]
 
     def _mean(self, answers: Sequence[Estimate | None], name: str) -> Estimate:
-        """Combine the members' estimates of one part, each at its own calibration."""
+        """Combine the members' estimates of one part, each with its own calibration."""
         whole = any(answer is not None and not answer.missing for answer in answers)
         used = [
             (weight, combination_of(self.metric).counted(answer, member.calibration))
@@ -215,17 +215,17 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
 
 
 class NetworkEnsemble(_Ensemble, NetworkEstimator):
-    """The weighted mean of estimators of any kind, for whole networks.
+    """Weighted mean of estimators of any kind, for whole networks.
 
-    The interval holds those of the members and their disagreement. A member that cannot answer is named in
-    `Estimate.missing`, and the others share its weight.
+    The interval covers the intervals of the members and their disagreement. A member without an estimate is listed in
+    `Estimate.missing`, and its weight is distributed to the others.
 
     Parameters
     ----------
     members : sequence of Estimator
-        Two at least, of one metric and platform.
+        At least two, of one metric and platform.
     weights : sequence of float, optional
-        How much each counts; equal without it. `fit` finds them.
+        Weights of the members; equal by default. `fit` determines them.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ class NetworkEnsemble(_Ensemble, NetworkEstimator):
 def make_ensemble(
     members: Sequence[Estimator], weights: Sequence[float] | None = None
 ) -> LayerEnsemble | NetworkEnsemble:
-    """Make an ensemble: layer-based where all members are, else of whole networks.
+    """Create an ensemble: layer-based if all members are, otherwise network-based.
 
     Raises
     ------
@@ -278,7 +278,7 @@ def _ask(question: Any, *arguments: Any) -> Estimate | None:
 
 
 def _ask_all(member: LayerEstimator, ops: list[OpSpec]) -> list[Estimate | None]:
-    """Ask about all parts of a network; one by one where a member does not know them all."""
+    """Estimate all parts of a network; one by one if a member lacks some."""
     try:
         return list(member._estimate_ops(ops))
     except MissingEntryError:
@@ -286,9 +286,9 @@ def _ask_all(member: LayerEstimator, ops: list[OpSpec]) -> list[Estimate | None]
 
 
 def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """Return the weighted mean, with an interval that holds the members' and their disagreement."""
+    """Return the weighted mean, with an interval that covers those of the members and their disagreement."""
     given = [weight for weight, _ in used]
-    # Where only members of no weight know an answer, they count the same.
+    # If only members with zero weight have an estimate, they get equal weights.
     weights = _normalised(given if any(given) else None, len(used))
     pairs = list(zip(weights, (answer for _, answer in used), strict=True))
     value = math.fsum(weight * answer.value for weight, answer in pairs)

@@ -11,27 +11,26 @@ from nni_latency.tables import Entry, LookupTable, MeasurePlan, OperatorPlan, Ta
 
 
 def estimate_table(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) -> LookupTable:
-    """Estimate every candidate, or every operator, of a plan, and put the estimates into a table.
+    """Build a table of the estimates of every candidate or operator of a plan.
 
     Parameters
     ----------
     estimator : LayerEstimator
-        What says what an operator costs.
+        Estimator of the operators.
     plan : MeasurePlan or OperatorPlan
         The space: its layers, or networks that cover its operators.
 
     Returns
     -------
     LookupTable
-        Of the estimator's platform, without a protocol, since nothing was measured; a remark says where the numbers
-        are from.
+        Table of the estimator's platform without a protocol, since nothing was measured; a remark names the source.
 
     Raises
     ------
     InvalidValueError
-        If the estimator cannot be taken apart by layer.
+        If the estimator is not layer-based.
     MissingEntryError
-        If it does not know an operator.
+        If an operator is unknown.
     """
     if not isinstance(estimator, LayerEstimator):
         raise InvalidValueError(f"{estimator!r} estimates whole networks and cannot be taken apart by layer.")

@@ -1,4 +1,4 @@
-"""`FallbackEstimator`: a table, and behind it another estimator for what the table lacks."""
+"""`FallbackEstimator`: a table with a second estimator for missing entries."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ TableSource = TableEstimator | LookupTable
 
 _TABLES = (TableEstimator, LookupTable)
 
-#: Operators that both must know before they are compared.
+#: Minimum number of common operators for a comparison.
 _LEAST = 8
 
-#: Quantiles of the ratios: the ends of a 90 % interval.
+#: Quantiles of the ratios: bounds of a 90 % interval.
 _LOW, _HIGH = 0.05, 0.95
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How the second estimator agrees with the first on operators that both know. Immutable.
+    """Agreement of the second estimator with the first on common operators. Immutable.
 
     Parameters
     ----------
     n : int
-        Operators that both know.
+        Number of common operators.
     ratio : float
-        Median of the first over the second.
+        Median ratio of the first over the second.
     low, high : float
         90 % interval of the ratios, as multiples of the median.
     """
@@ -49,29 +49,29 @@ class Agreement:
 
 
 class FallbackEstimator(LayerEstimator):
-    """A table, and behind it another layer-based estimator for what the table lacks. Immutable.
+    """A table with a second layer-based estimator for missing entries. Immutable.
 
-    What comes from the second estimator is named in `Estimate.missing`, and its interval is as wide as the second is
-    found to be off on the operators that both know.
+    Parts from the second estimator are listed in `Estimate.missing`; their interval reflects the error of the second on
+    common operators.
 
     Parameters
     ----------
     first : TableEstimator or LookupTable
-        Asked first. What it would predict or take from a nearest entry is missing here.
+        Primary table. Entries that it would predict or take from a nearest entry count as missing.
     second : LayerEstimator
-        Asked for the rest.
+        Estimator of the missing entries.
     adapt : bool, default=True
-        Scale what the second says by the median ratio of both, where they share at least eight operators.
+        Whether to scale the second estimator by the median ratio of both, given at least eight common operators.
     across_platforms : bool, default=False
-        Let the second be of another platform, such as an analytic model or a table of a similar device; it is
-        then scaled to the first, which takes eight operators in common.
+        Whether the second may be of another platform, such as an analytic model or a table of a similar device; it is
+        then scaled to the first, which requires eight common operators.
 
     Raises
     ------
     MismatchError
-        If they are of different metrics or platforms.
+        If the estimators differ in metric or platform.
     InvalidValueError
-        If the first is not a table or the second not layer-based, or too few operators are common to scale.
+        If the first is not a table, the second is not layer-based, or there are too few common operators to scale.
 
     Examples
     --------
@@ -118,12 +118,12 @@ class FallbackEstimator(LayerEstimator):
 
     @property
     def base_table(self) -> LookupTable | None:
-        """The table that is asked first, if it belongs to the layers of a space."""
+        """The primary table, if it covers the layers of a space."""
         return self.first.table if self.first.table.layers else None
 
     @cached_property
     def agreement(self) -> Agreement:
-        """How the second agrees with the first on the operators of the table."""
+        """Agreement of the second with the first on the operators of the table."""
         ratios = []
         for op, value in self._known_ops.items():
             try:
@@ -138,14 +138,14 @@ class FallbackEstimator(LayerEstimator):
         return Agreement(len(ratios), middle, low / middle, high / middle)
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return what the table has for the operator, else what the second says."""
+        """Return the entry of the operator in the table, otherwise the estimate of the second."""
         try:
             return self.first.estimate_op(op)
         except MissingEntryError:
             return self._stand_in(self.second.estimate_op(op), op.op_key)
 
     def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
-        """Return what the table has for the candidate, else what the second says."""
+        """Return the entry of the candidate in the table, otherwise the estimate of the second."""
         found: Estimate | None = None
         try:
             found = self.first.estimate_choice(layer, choice, op)
@@ -153,13 +153,13 @@ class FallbackEstimator(LayerEstimator):
                 return found
             return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
         except MissingEntryError:
-            # A fixed layer that neither knows costs all networks the same, and stays as the table has it.
+            # A fixed layer unknown to both costs all networks the same; keep the estimate of the table.
             if found is not None:
                 return found
         return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
 
     def check_plan(self, plan: MeasurePlan) -> None:
-        """Raise `MismatchError` if either belongs to another space than the plan."""
+        """Raise `MismatchError` if either is tied to another space than the plan."""
         self.first.check_plan(plan)
         self.second.check_plan(plan)
 
@@ -168,37 +168,37 @@ class FallbackEstimator(LayerEstimator):
 
     @cached_property
     def _known_ops(self) -> dict[OpSpec, float]:
-        """Operators of the table, each with its mean cost."""
+        """Mean cost of each operator of the table."""
         ops = {entry.op for _, entry in self.first.table.places() if entry.op is not None}
         return {op: self.first.estimate_op(op).value for op in sorted(ops, key=lambda op: op.op_key)}
 
     @property
     def _footing(self) -> float:
-        """Factor that takes a part of the second to the calibration of the first."""
+        """Factor that converts a part of the second to the calibration of the first."""
         return combination_of(self.metric).footing(self.second.calibration / self.first.calibration)
 
     def _stand_in(self, part: Estimate, name: str) -> Estimate:
-        """Take a part of the second to the scale of the first; its interval is what both were found to differ by."""
+        """Scale a part of the second to the first; its interval reflects their disagreement."""
         agreement = self.agreement
         scaled = part.scaled(self._footing * (agreement.ratio if self.adapt else 1.0))
-        # Not scaled, the median of the ratios is part of what the second is off by.
+        # Without scaling, the median ratio is part of the error of the second.
         off = 1.0 if self.adapt else agreement.ratio
         widened = scaled.widened(scaled.value * agreement.low * off, scaled.value * agreement.high * off)
         return replace(widened, missing=(name,))
 
 
 class NetworkFallback(NetworkEstimator):
-    """An estimator, and behind it another that is asked about whole networks the first cannot answer. Immutable.
+    """An estimator with a second one for whole networks that the first cannot estimate. Immutable.
 
     Parameters
     ----------
     first, second : Estimator
-        In the order in which they are asked.
+        Estimators in order of precedence.
 
     Raises
     ------
     MismatchError
-        If they are of different metrics or platforms.
+        If the estimators differ in metric or platform.
     """
 
     def __init__(self, first: Estimator | LookupTable, second: Estimator) -> None:
@@ -212,7 +212,7 @@ class NetworkFallback(NetworkEstimator):
         return f"NetworkFallback({self.first!r}, {self.second!r})"
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Return what the first says, else what the second says of the whole network; `missing` names what lacked."""
+        """Return the estimate of the first, otherwise of the second; `missing` lists what the first lacked."""
         lacking: tuple[str, ...] = ("network",)
         try:
             found = self.first.estimate(model, example_inputs)
@@ -228,12 +228,12 @@ class NetworkFallback(NetworkEstimator):
 def with_fallback(
     first: TableSource, second: Estimator, *, across_platforms: bool = False
 ) -> FallbackEstimator | NetworkFallback:
-    """Put an estimator behind a table: by layer where both allow it, else for whole networks.
+    """Combine a table with a fallback: by layer if both are layer-based, otherwise for whole networks.
 
     Raises
     ------
     MismatchError
-        If they are of different metrics or platforms.
+        If the estimators differ in metric or platform.
     """
     if isinstance(second, LayerEstimator):
         return FallbackEstimator(first, second, across_platforms=across_platforms)
@@ -241,7 +241,7 @@ def with_fallback(
 
 
 def _strict(first: TableSource) -> TableEstimator:
-    """Return the table as an estimator that raises where it has no entry."""
+    """Return the table as an estimator that raises for missing entries."""
     if not isinstance(first, _TABLES):
         raise InvalidValueError(f"The first of a fallback must be a table. Got {type(first).__name__}.")
     if isinstance(first, TableEstimator):

@@ -1,4 +1,4 @@
-"""`KernelEstimator`: a network divided into the kernels that its runtime makes, each with its own cost."""
+"""`KernelEstimator`: divides a network into the kernels of its runtime and sums their costs."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ from nni_latency.operators import (
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.units import combination_of
 
-#: Groups of operators that a kernel computes on what it has at hand.
+#: Groups of operators that a kernel applies to data in registers.
 _JOINING = ("elementwise", "normalisation")
 
 
 class KernelCosts(Protocol):
-    """What knows the costs of kernels: predictors, or a table. Safe to use from several threads."""
+    """Interface of kernel costs: predictors or a table. Thread-safe."""
 
     @property
     def platform(self) -> Platform:
-        """Where they were taken."""
+        """Platform of the costs."""
 
     @property
     def metric(self) -> str:
-        """What they are."""
+        """Metric of the costs."""
 
     def estimate_fused(self, ops: Sequence[OpSpec]) -> Estimate | None:
-        """Return the cost of operators that run as one kernel; None if nothing is known of such a kernel.
+        """Return the cost of operators fused to one kernel; None if the kernel is unknown.
 
         Parameters
         ----------
         ops : sequence of OpSpec
-            In order, one or more.
+            One or more operators in order.
         """
 
 
 class KernelEstimator(LayerEstimator):
-    """Adds up the kernels that a runtime makes of a network.
+    """Sums the costs of the kernels of a network.
 
-    A network is traced, its operators are divided by the rules of the runtime (`nni_latency.operators.fuse`), and every
-    kernel has the cost that is predicted for it. Of one of which nothing is known the longest beginning counts that is
-    known, and of the rest what it reads besides: a shortcut that is added costs a third of an addition.
+    A network is traced, its operators are divided by the fusion rules of the runtime (`nni_latency.operators.fuse`),
+    and the cost of every kernel is predicted. For an unknown kernel, the longest known prefix counts, plus the
+    additional reads of the other operators: adding a shortcut costs a third of an addition.
 
     Parameters
     ----------
     rules : FusionRules
-        How the runtime makes kernels.
+        Fusion rules of the runtime.
     costs : KernelCosts
-        What kernels cost.
+        Costs of kernels.
     fallback : LayerEstimator, optional
-        What operators cost that `costs` does not know even alone.
+        Estimator of operators that are unknown to `costs` even as single kernels.
     constant : float, default=0.0
-        What the runtime adds to every run, where the costs of kernels leave it out, in the unit of the metric.
+        Overhead of the runtime per run that is not part of the kernel costs, in the unit of the metric.
 
     Raises
     ------
     MismatchError
-        If the rules are those of another runtime than the costs, or the fallback is of another platform or metric.
+        If the rules and the costs are of different runtimes, or the fallback is of another platform or metric.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class KernelEstimator(LayerEstimator):
         self.platform, self.metric = costs.platform, costs.metric
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Divide a network, its `nni_latency.operators.Graph` or an ONNX file into kernels, and add them up."""
+        """Divide a network, its `nni_latency.operators.Graph` or an ONNX file into kernels, and sum their costs."""
         if isinstance(model, Graph):
             return self.total(self._estimate_traced(model.operators))
         if isinstance(model, (str, Path)):
@@ -114,21 +114,21 @@ class KernelEstimator(LayerEstimator):
         return super().estimate(model, example_inputs)
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Estimate one operator, or a block: its operators run one after another, divided into kernels.
+        """Estimate an operator or a block, whose operators run in sequence and are divided into kernels.
 
         Raises
         ------
         MissingEntryError
-            If nothing is known of one of them.
+            If an operator is unknown.
         """
         return self._together(self._estimate_traced(chained(parts_of(op)).operators))
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
-        """Return the cost of a network that has these parts, and what the runtime adds to a run."""
+        """Return the cost of a network from its parts, plus the overhead of a run."""
         return super().total(parts).mapped(lambda value: value + self.constant)
 
     def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
-        """Give the cost of every kernel to its first operator; the others cost nothing."""
+        """Assign the cost of every kernel to its first operator; the others cost nothing."""
         nothing = combination_of(self.metric).nothing
         found = [Estimate(nothing, nothing, nothing)] * len(traced)
         kernels = divide(Trace(tuple(traced), len(traced)), self.rules)
@@ -139,13 +139,13 @@ class KernelEstimator(LayerEstimator):
         return found
 
     def _with_changes(self, cost: Estimate, shapes: Sequence[tuple[int, ...]]) -> Estimate:
-        """Add what it costs to bring tensors into another layout: as much as an activation, which copies them."""
+        """Add the cost of layout conversions of tensors, each as that of an activation, which copies them."""
         copies = [self.costs.estimate_fused([OpSpec.of("relu", [shape])]) for shape in shapes]
         known = [copy for copy in copies if copy is not None]
         return self._together([cost, *known]) if known else cost
 
     def _kernel(self, ops: Sequence[OpSpec]) -> Estimate:
-        """Return the cost of operators that run as one kernel: of as many as are known together, and the rest."""
+        """Return the cost of operators of one kernel: of the longest known prefix, plus the rest."""
         known = ((end, self.costs.estimate_fused(ops[:end])) for end in range(len(ops), 0, -1))
         end, first = next(((end, cost) for end, cost in known if cost is not None), (1, None))
         if len(ops) == 1:
@@ -153,10 +153,10 @@ class KernelEstimator(LayerEstimator):
         return self._together([self._kernel(ops[:1]) if first is None else first, *map(self._joining, ops[end:])])
 
     def _joining(self, op: OpSpec) -> Estimate:
-        """Return what an operator adds to the kernel that it runs in: what it reads besides, or all of it.
+        """Return the additional cost of an operator in a kernel: its other reads, or its full cost.
 
-        Normalisation and activation find their input in registers. An addition reads its other input, which is its
-        share of the numbers that it moves alone.
+        Normalisation and activation find their input in registers. An addition reads its other input, a share of its
+        traffic as a single kernel.
         """
         if group_of(op) not in _JOINING:
             return self._kernel([op])
@@ -169,7 +169,7 @@ class KernelEstimator(LayerEstimator):
         return self._kernel([op]).mapped(lambda value: share * value)
 
     def _together(self, parts: Sequence[Estimate]) -> Estimate:
-        """Return the cost of parts of a network, without what a run adds."""
+        """Return the cost of parts of a network, without the overhead of a run."""
         combination = combination_of(self.metric)
         return combination.whole(combination.total_cost(Estimate, map(combination.counted, parts)))
 

@@ -1,4 +1,4 @@
-"""Estimators that measure on demand: whole networks, and operators inside networks that run as they are."""
+"""Estimators that measure on demand: whole networks, and operators inside unmodified networks."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from nni_latency.operators import (
 from nni_latency.platforms import Platform
 from nni_latency.tables import CachedCost, KnownCosts, Measuring, StoreSource, as_store
 
-#: How estimators measure by default: three processes, at most eight visits of three runs each.
+#: Default protocol of estimators: three processes, at most eight visits of three runs each.
 ON_DEMAND = Protocol(n_warmup=1, n_run=3, rounds=24, time_budget=20.0)
 
-#: How long to wait for another process that measures the same [s].
+#: How long to wait for another process that measures the same network [s].
 _LONGEST_WAIT = 3600.0
 
 
 @dataclass(frozen=True)
 class TracedNetwork:
-    """A network that is asked about: a module, or an ONNX file."""
+    """A network to estimate: a module or an ONNX file."""
 
     model: Any
     inputs: Any
@@ -55,7 +55,7 @@ class TracedNetwork:
 
     @property
     def name(self) -> str:
-        """Name of its class, or its file."""
+        """Name of the class or the file."""
         return str(self.model) if self._is_file else type(self.model).__name__
 
     @property
@@ -64,27 +64,27 @@ class TracedNetwork:
 
     @cached_property
     def graph(self) -> Trace:
-        """Its operators by single calls."""
+        """Trace by single calls."""
         if self.by == "graph" or self._is_file:
             return self.trace
         with warnings.catch_warnings():
-            # Tracing it by modules has given the same warning.
+            # Tracing by modules already issued this warning.
             warnings.simplefilter("ignore", TracingWarning)
             return trace(self.model, self.inputs, by="graph")
 
     @cached_property
     def modules(self) -> Trace:
-        """Its operators by modules."""
+        """Trace by modules."""
         return self.trace if self.by == "module" or self._is_file else trace(self.model, self.inputs, by="module")
 
     @property
     def digest(self) -> str:
-        """What tells it from others."""
+        """Identifier of the network."""
         return self.graph.digest
 
     @cached_property
     def subject(self) -> Subject:
-        """What a bench loads."""
+        """Subject for a bench."""
         calls = NetworkCalls.of(self.modules, self.graph)
         specification = {"name": self.name, **calls.content()}
         if self._is_file:
@@ -94,10 +94,10 @@ class TracedNetwork:
 
 
 class MeasuringEstimator(Estimator):
-    """Measures on demand: base of `ModuleEstimator`, `GraphEstimator` and `MeasuredNetworkEstimator`."""
+    """Base class of estimators that measure on demand."""
 
     metric = "latency"
-    #: How networks are traced.
+    #: Granularity of the trace.
     by: By = "graph"
 
     def __init__(
@@ -112,7 +112,7 @@ class MeasuringEstimator(Estimator):
 
     @property
     def platform(self) -> Platform:  # type: ignore[override]
-        """Where it measures."""
+        """Platform of the measurements."""
         return self._runtime.platform
 
     @cached_property
@@ -128,19 +128,19 @@ class MeasuringEstimator(Estimator):
         return KnownCosts(as_store(self.store), self.platform)
 
     def measure(self, networks: Iterable[tuple[Any, Any]]) -> None:
-        """Measure all that is not known of networks, in turns, in one go; nothing where everything is known.
+        """Measure all unknown networks in turns in one campaign; nothing if all are known.
 
         Parameters
         ----------
         networks : iterable of (nn.Module, example inputs)
-            As `estimate` takes them, any number.
+            Networks as for `estimate`.
 
         Raises
         ------
         InvalidValueError
-            If a network and its inputs do not fit each other.
+            If a network and its inputs do not match.
         MeasurementError
-            If a network cannot be run, or does not run as it was traced.
+            If a network cannot be run, or deviates from its trace.
         BusyError
             If another process measures the same networks.
         """
@@ -151,14 +151,14 @@ class MeasuringEstimator(Estimator):
         if not self._unknown(networks):
             return
         with self._known.measuring():
-            # Another thread or process may have measured the same meanwhile.
+            # Another thread or process may have measured the same network in the meantime.
             unknown = self._unknown(networks)
             if unknown:
                 self._check_runtime()
                 self._measure(unknown)
 
     def _measure(self, networks: Sequence[TracedNetwork]) -> None:
-        """Measure networks in one campaign; every one of them must run."""
+        """Measure networks in one campaign; raise if any of them fails."""
         n_calls = {item.digest: item.trace.n_calls for item in networks} if self._sees_operators else {}
         schedule = NetworkSchedule(
             [item.subject for item in networks],
@@ -171,11 +171,11 @@ class MeasuringEstimator(Estimator):
         self._run(schedule, {item.digest: item.name for item in networks})
 
     def _run(self, schedule: NetworkSchedule, names: Mapping[str, str]) -> None:
-        """Measure what a schedule holds; `names` says by key what it is called in messages."""
+        """Run a schedule; `names` maps keys to names in messages."""
         store = self._known.store
         content = {"subjects": sorted(names), "calls": schedule.calls}
         asked = CampaignHeader(schedule.kind, content, self.platform, self._protocol).identity
-        # What failed before is tried again: unlike in a table, nothing else can take its place.
+        # Retry earlier failures: unlike in a table, there is no substitute.
         failed = any(
             item.failures
             for item in store.campaigns(kind=schedule.kind, platform=self.platform)
@@ -193,11 +193,11 @@ class MeasuringEstimator(Estimator):
 
     @property
     def _sees_operators(self) -> bool:
-        """Whether operators are timed inside the networks."""
+        """Whether operators are timed inside networks."""
         return False
 
     def _check_runtime(self) -> None:
-        """Raise `MeasurementError` if the runtime cannot measure what is asked for."""
+        """Raise `MeasurementError` if the runtime does not support the measurement."""
 
     def _trace(self, model: Any, inputs: Any) -> TracedNetwork:
         if isinstance(model, (str, Path)):
@@ -211,38 +211,38 @@ class MeasuringEstimator(Estimator):
 
     @abstractmethod
     def _unknown(self, networks: Sequence[TracedNetwork]) -> list[TracedNetwork]:
-        """Return the networks that have to be measured, each once."""
+        """Return the networks to measure, without duplicates."""
 
 
 def as_estimate(known: CachedCost, missing: tuple[str, ...] = ()) -> Estimate:
-    """Return what is known as the answer of an estimator."""
+    """Convert a cached cost to an estimate."""
     return Estimate(known.value, known.low, known.high, missing)
 
 
 class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
-    """What the layer-based ones share."""
+    """Base class of layer-based measuring estimators."""
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Estimate a network: measure it if it has operators that nobody has measured, then add up its operators.
+        """Estimate a network: measure it if it has unmeasured operators, then sum its operators.
 
         Parameters
         ----------
         model, example_inputs
-            As for `nni_latency.operators.trace`. A copy of the model is run, on these inputs.
+            As for `nni_latency.operators.trace`. A copy of the model is run on these inputs.
 
         Raises
         ------
         InvalidValueError
-            If model and inputs do not fit each other.
+            If the model and the inputs do not match.
         MeasurementError
-            If the network cannot be run, or does not run as it was traced.
+            If the network cannot be run, or deviates from its trace.
         """
         network = self._trace(model, example_inputs)
         self._learn([network])
         return self.total(self._estimate_ops([item.op for item in network.trace.operators]))
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Estimate one operator, which is measured alone if it was never met in a network.
+        """Estimate one operator; it is measured alone if it was never seen in a network.
 
         Parameters
         ----------
@@ -252,13 +252,13 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         Returns
         -------
         Estimate
-            Its interval holds most of the places where it was met. Where it was measured alone, which leaves out what
-            the network around it does to the caches, `missing` says so.
+            The interval covers most of its occurrences. A measurement of the operator alone, which ignores the effect
+            of the surrounding network on the caches, is noted in `missing`.
 
         Raises
         ------
         MissingEntryError
-            If it was never met, and cannot be built from its key.
+            If the operator was never seen and cannot be built from its key.
         """
         known = self._known.operator(op.op_key, self._protocol)
         if known is None:
@@ -271,7 +271,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         return not self._is_new(op.op_key)
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
-        """Add up the costs of operators, and their intervals: what slows down one of them slows down the others too."""
+        """Sum the costs of operators and their intervals, since slowdowns affect all operators."""
         items = list(parts)
         value, low, high = (math.fsum(getattr(item, name) for item in items) for name in ("value", "low", "high"))
         return Estimate(value, low, high, tuple(name for item in items for name in item.missing))
@@ -282,7 +282,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         for network in networks:
             new = {item.op.op_key for item in network.trace.operators} - met
             if any(self._is_new(key) for key in new):
-                # Later networks need not be measured for what this one has.
+                # Later networks need not be measured for the operators of this one.
                 met |= new
                 found[network.digest] = network
         return list(found.values())
@@ -318,23 +318,23 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
 
 
 class ModuleEstimator(_LayerMeasuring):
-    """Layer-based by module: leaf modules, and functional calls between them, measured where they stand.
+    """Layer-based by module: measures leaf modules, and functional calls between them, inside networks.
 
     A network is run only if it has operators that were never measured before, in any network and any process: then all
-    of its operators are measured at once, in worker processes, by marks between their calls. They add up to the
-    network as it runs without marks. Everything else is answered from the store.
+    of its operators are measured in one run, in worker processes, by marks between their calls. They add up to the
+    latency of the network without marks. Everything else is read from the store.
 
-    Safe to use from several threads and processes: they wait for each other to measure, and share what was measured.
+    Safe for several threads and processes, which wait for each other's measurements and share the results.
 
     Parameters
     ----------
     runtime : Runtime, optional
-        What executes networks; torch eager on one thread of the CPU by default. It must see calls.
+        Runtime that executes networks; by default torch eager on one CPU thread. It must support timing of calls.
     protocol : Protocol, optional
-        How networks are measured, and which statistic of the samples is the answer.
+        Measurement protocol, including the statistic of the samples.
     store : Store, str or None, default=None
-        Where measurements are kept: a store, the URL or file of a database, "memory" for this process alone, or None
-        for the user's own database (see `nni_latency.database.open_store`).
+        Store of the measurements: a store, the URL or file of a database, "memory" for this process only, or None for
+        the user's default database (see `nni_latency.database.open_store`).
 
     Examples
     --------
@@ -350,37 +350,37 @@ class ModuleEstimator(_LayerMeasuring):
 
 
 class GraphEstimator(_LayerMeasuring):
-    """Layer-based by graph: every call of a torch function that computes, inside modules too, measured where it stands.
+    """Layer-based by graph: measures every computing call of a torch function, including those inside modules.
 
-    Where control flow depends on the data, it says so with a `TracingWarning` and goes by modules.
+    For data-dependent control flow, it issues a `TracingWarning` and traces by modules.
 
     Parameters
     ----------
     runtime, protocol, store
-        As for `ModuleEstimator`, with which it shares what both know.
+        As for `ModuleEstimator`, with which it shares measurements.
     """
 
     by: By = "graph"
 
 
 class MeasuredNetworkEstimator(MeasuringEstimator, NetworkEstimator):
-    """Network-based: the true latency of the whole, measured once and remembered.
+    """Network-based: measures the latency of the whole network once and caches it.
 
-    A network is known by its operators in their order and how they are connected, not by its weights.
+    Networks are identified by their ordered operators and connections, not by their weights.
 
     Parameters
     ----------
     runtime, protocol, store
-        As for `ModuleEstimator`. Runtimes that compile whole networks will do.
+        As for `ModuleEstimator`. Runtimes that compile whole networks are supported.
     """
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Estimate a network: measure it, unless that was done before.
+        """Estimate a network: measure it unless its latency is stored.
 
         Raises
         ------
         InvalidValueError
-            If model and inputs do not fit each other.
+            If the model and the inputs do not match.
         MeasurementError
             If the network cannot be run.
         """

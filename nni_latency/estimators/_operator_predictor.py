@@ -1,4 +1,4 @@
-"""`OperatorPredictor`: the cost of operators that were not measured, from measured ones of the same family."""
+"""`OperatorPredictor`: predicts the cost of unmeasured operators from measured ones of the same family."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
-#: Length scales [doublings of a feature], deviations from the plain model, and noise that are tried, as logarithms of
-#: times.
+#: Grid of length scales [doublings of a feature], deviations from the plain model, and noise, as logarithms of times.
 _SCALES, _DEVIATIONS, _NOISES = (1.5, 3.0, 6.0, 12.0), (0.1, 0.3, 0.6), (0.02, 0.05, 0.1, 0.2)
 
-#: So many operators of a family are enough to choose among those; the rest only add to what is known.
+#: Largest number of operators of a family for this choice; the others only serve as training data.
 _ENOUGH = 250
 
-#: Fewer operators than these share a plain model with all other kinds.
+#: Smaller families share a plain model with all other kinds.
 _FEWEST = 6
 
 #: Nominal weights: seconds per call, per multiply-add, per element read, written, and per parameter.
 _NOMINAL = (5e-6, 3e-11, 5e-10, 5e-10, 5e-10)
 
-#: How strongly weights are regularised towards nominal weights, where a measured operator counts with 1.
+#: Strength of the regularisation towards nominal weights, relative to one measured operator.
 _REGULARISATION = 0.2
 
-#: The constant is at least this share of the smallest cost.
+#: Minimum constant as a share of the smallest cost.
 _LEAST_CONSTANT = 0.1
 
-#: Standard deviation of the logarithm added for operators of families with little data.
+#: Additional standard deviation of the logarithm for families with little data.
 _UNSURE = 0.5
 
 
@@ -49,17 +48,17 @@ class OperatorPredictor:
     """Predicts the cost of operators from measured ones of the same family.
 
     A family is a kind of operator; convolutions are divided into depthwise, grouped, pointwise and dense ones, which
-    run through different code. Its plain model is a sum with positive weights of a constant, multiply-adds, elements
-    read and written, and parameters. A Gaussian process over the logarithms of shapes and attributes [1]_ says how far
-    operators depart from that, and fades to the plain model far away from all that was measured, so that a prediction
-    stays in proportion to the work. How wide its intervals are is scaled so that they hold for operators left out.
+    use different code. Its plain model is a sum with positive weights of a constant, multiply-adds, elements read and
+    written, and parameters. A Gaussian process over the logarithms of shapes and attributes [1]_ models the deviation
+    from it and reverts to the plain model far from the measured operators, so that predictions remain proportional to
+    the work. The intervals are calibrated on operators left out.
 
     Parameters
     ----------
     ops : sequence of OpSpec
-        What was measured.
+        Measured operators.
     costs : sequence of float
-        What each costs, positive.
+        Cost of each operator, positive.
 
     References
     ----------
@@ -78,16 +77,17 @@ class OperatorPredictor:
         self.ops, self.costs = tuple(ops), tuple(costs)
 
     def estimate_op(self, op: OpSpec) -> Cost | None:
-        """Predict an operator; None if none of its kind was measured."""
+        """Predict the cost of an operator; None if its kind was not measured."""
         family = self._families.get(family_of(op)) or self._kinds.get(op.kind)
         if family is None:
             return None
         return family.estimate_op(op)
 
     def guess(self, op: OpSpec) -> Cost | None:
-        """Guess an operator of a kind of which none was measured, by what it computes and moves.
+        """Estimate the cost of an operator of an unmeasured kind from its operations and data movement.
 
-        The interval is as wide as the plain model of all kinds is off on what was measured. None if nothing was.
+        The interval reflects the error of the plain model of all kinds on measured operators. None without
+        measurements.
         """
         if not self.ops:
             return None
@@ -98,7 +98,7 @@ class OperatorPredictor:
 
     @cached_property
     def spreads(self) -> dict[str, tuple[int, float]]:
-        """By family, how many operators it has, and the median of how far each is off if it is left out, as a ratio."""
+        """Number of operators of each family, and their median leave-one-out error as a ratio."""
         return {
             name: (len(family.ops), float(np.median(np.abs(np.expm1(family.left_out)))))
             for name, family in self._families.items()
@@ -114,7 +114,7 @@ class OperatorPredictor:
 
     @cached_property
     def _kinds(self) -> dict[str, _Family]:
-        """By kind, for a family of which no member was measured."""
+        """Models by kind, for families without measured members."""
         members: dict[str, list[int]] = defaultdict(list)
         for index, op in enumerate(self.ops):
             members[op.kind].append(index)
@@ -131,7 +131,7 @@ class OperatorPredictor:
 
 
 class _Family:
-    """The plain model of a family and the Gaussian process over what it leaves."""
+    """Plain model of a family and the Gaussian process over its residuals."""
 
     def __init__(self, ops: Sequence[OpSpec], costs: Array, weights: Array, unsure: float) -> None:
         self.ops, self.weights, self.unsure = ops, weights, unsure
@@ -139,7 +139,7 @@ class _Family:
         self.names = sorted({name for description in descriptions for name in description})
         self.points = _points(descriptions, self.names)
         residuals = np.log(costs) - np.log(_terms(ops) @ weights)
-        # Of few members the offset is known less well than its mean says.
+        # With few members, the mean underestimates the uncertainty of the offset.
         self.offset = float(np.median(residuals))
         self.residuals = residuals - self.offset
         self.scale, self.deviation, self.noise = self._choose()
@@ -149,7 +149,7 @@ class _Family:
 
     @cached_property
     def left_out(self) -> Array:
-        """Logarithm of how far every member is off if it is left out."""
+        """Logarithmic leave-one-out error of every member."""
         return self._posterior.left_out()[0]
 
     def estimate_op(self, op: OpSpec) -> Cost:
@@ -168,7 +168,7 @@ class _Family:
         return self.deviation**2 * _correlation(one, other, self.scale)
 
     def _choose(self) -> tuple[float, float, float]:
-        """Choose scale, deviation and noise under which members that are left out are likeliest."""
+        """Choose scale, deviation and noise that maximise the leave-one-out likelihood."""
         if len(self.ops) < _FEWEST:
             return _SCALES[1], _UNSURE, _NOISES[1]
         chosen = np.linspace(0, len(self.ops) - 1, min(len(self.ops), _ENOUGH)).astype(int)
@@ -185,7 +185,7 @@ class _Family:
         return best
 
     def _calibrate(self) -> float:
-        """Return the factor on standard deviations with which they hold for members that are left out."""
+        """Return the factor that calibrates standard deviations on leave-one-out errors."""
         if len(self.ops) < _FEWEST:
             return 1.0
         errors, variances = self._posterior.left_out()
@@ -194,9 +194,9 @@ class _Family:
 
 
 def describe(op: OpSpec) -> dict[str, float]:
-    """Describe an operator by numbers: what it computes, reads and writes, its shapes and its attributes.
+    """Return numeric features of an operator: operations, reads and writes, shapes and attributes.
 
-    Texts become names of their own with the value 1.
+    Text values become separate features with the value 1.
     """
     macs, inputs, outputs, params = _amounts(op)
     shape = op.input_shapes[0] if op.input_shapes else ()
@@ -215,7 +215,7 @@ def describe(op: OpSpec) -> dict[str, float]:
 
 
 def nominal_time(op: OpSpec) -> float:
-    """Return the time of an operator by nominal weights [s], good enough to tell large operators from small ones."""
+    """Return the time of an operator with nominal weights [s], a rough measure of its size."""
     return math.fsum(weight * term for weight, term in zip(_NOMINAL, (1.0, *_amounts(op)), strict=True))
 
 
@@ -231,9 +231,9 @@ def _terms(ops: Sequence[OpSpec]) -> Array:
 
 
 def _plain_weights(ops: Sequence[OpSpec], costs: Array) -> Array:
-    """Fit positive weights so that ratios are near 1, regularised towards nominal weights at the observed speed.
+    """Fit positive weights to relative errors, regularised towards nominal weights at the observed speed.
 
-    The constant stays positive, so that no operator costs nothing.
+    The constant stays positive, so that every operator has a cost.
     """
     terms = _terms(ops)
     usual = np.array(_NOMINAL) * float(np.median(costs / (terms @ np.array(_NOMINAL))))
@@ -241,7 +241,7 @@ def _plain_weights(ops: Sequence[OpSpec], costs: Array) -> Array:
 
 
 def _points(descriptions: Sequence[Mapping[str, float]], names: Sequence[str]) -> Array:
-    """Return logarithms to the base 2, (n, n_names); a doubling of anything is one step."""
+    """Return logarithms to the base 2, (n, n_names); a doubling corresponds to 1."""
     return np.array([[math.log2(1 + description.get(name, 0.0)) for name in names] for description in descriptions])
 
 
@@ -250,23 +250,23 @@ def _correlation(one: Array, other: Array, scale: float) -> Array:
 
 
 class PredictedRest(LayerEstimator):
-    """A measuring estimator for a whole space: it measures networks, never single operators.
+    """Wraps a measuring estimator for a whole space: networks are measured, single operators predicted.
 
-    Asked for an operator that no network has had, a `ModuleEstimator` measures it alone, which takes seconds each and
-    leaves out what a network does to the caches. Here it is predicted from the operators of its family that were met
-    in networks, and `missing` says so.
+    A `ModuleEstimator` measures an operator that was not seen in a network alone, which takes seconds each and ignores
+    the effect of a network on the caches. Here, it is predicted from the operators of its family seen in networks, and
+    listed in `missing`.
 
     Parameters
     ----------
     estimator : ModuleEstimator or GraphEstimator
-        What has measured networks.
+        Estimator with measured networks.
     ops : iterable of OpSpec
-        Operators that may be asked for; those of them that were met are what predictions rest on.
+        Operators to estimate; those seen in networks are the training data.
 
     Raises
     ------
     MissingEntryError
-        If none of the operators was met in a network.
+        If no operator was seen in a network.
     """
 
     metric = "latency"
@@ -283,12 +283,12 @@ class PredictedRest(LayerEstimator):
         return f"PredictedRest({self.estimator!r}, {number_of(len(self.known), 'operator')})"
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return what was measured, or predict it.
+        """Return the measured cost, or predict it.
 
         Raises
         ------
         MissingEntryError
-            If no operator was met in a network.
+            If no operator was seen in a network.
         """
         if op in self.known:
             return self.known[op]

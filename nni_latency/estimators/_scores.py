@@ -1,4 +1,4 @@
-"""How well predictions agree with measurements: the figures that papers on latency prediction report."""
+"""Agreement of predictions with measurements: metrics used in papers on latency prediction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scores:
     Parameters
     ----------
     n : int
-        How many.
+        Number of pairs.
     mape : float
         Mean absolute percentage error: mean of abs(predicted / measured - 1).
     rmspe : float
@@ -27,9 +27,9 @@ class Scores:
     bias : float
         Mean of predicted / measured - 1.
     within5, within10 : float
-        Share of predictions that are off by at most 5 and 10 %.
+        Share of predictions with errors of at most 5 and 10 %.
     spearman : float
-        Spearman's rank correlation; nan with fewer than three, or where all are alike.
+        Spearman's rank correlation; NaN for fewer than three pairs or constant values.
     worst : float
         Largest absolute percentage error.
     """
@@ -59,7 +59,7 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
     Raises
     ------
     InvalidValueError
-        If they are not as many, none at all, not finite, or a measurement is not positive.
+        If the lengths differ, the arrays are empty or not finite, or a measurement is not positive.
 
     Examples
     --------
@@ -68,10 +68,10 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
     (0.0667, 0.33, 1.0, 1.0)
     """
     guesses, truth = check_pairs(predicted, measured)
-    # What is too large for a number is infinite.
+    # Overflows become infinite.
     with np.errstate(over="ignore", invalid="ignore"):
         errors = guesses / truth - 1
-        # What is 10 % off to the last bit counts as 10 % off.
+        # Tolerate rounding errors at exactly 10 %.
         sizes = np.abs(errors).round(12)
         return Scores(
             n=len(truth),
@@ -88,12 +88,12 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
 
 
 def check_pairs(predicted: ArrayLike, measured: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return predictions and measurements as arrays of shape (n,) if they can be held against each other.
+    """Validate predictions and measurements, and return them as arrays of shape (n,).
 
     Raises
     ------
     InvalidValueError
-        If they are not as many, none at all, not finite, or a measurement is not positive.
+        If the lengths differ, the arrays are empty or not finite, or a measurement is not positive.
     """
     guesses, truth = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
     if guesses.shape != truth.shape or guesses.ndim != 1 or not len(truth):
@@ -106,5 +106,5 @@ def check_pairs(predicted: ArrayLike, measured: ArrayLike) -> tuple[NDArray[np.f
 
 
 def can_correlate(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
-    """Whether a correlation says anything: of three pairs or more, and of numbers that are not all alike."""
+    """Whether a correlation is defined: at least three pairs, and no constant values."""
     return bool(len(first) > 2 and np.ptp(first) > 0 and np.ptp(second) > 0)

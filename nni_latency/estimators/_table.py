@@ -1,4 +1,4 @@
-"""`TableEstimator`: a table as an estimator, by layer and by operator."""
+"""`TableEstimator`: estimator backed by a table, by layer and by operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nni_latency.units import combination_of, number_of
 
 Missing = Literal["error", "nearest", "predict"]
 
-#: Counts that say how near two operators are.
+#: Counts that define the distance of two operators.
 _NEAR_BY = ("macs", "acts", "inp", "params", "memory")
 
 
@@ -42,16 +42,16 @@ class TableEstimator(LayerEstimator):
     table : LookupTable
         The costs.
     missing : {"error", "nearest", "predict"}, optional
-        What to do about a candidate or an operator without an entry. ``"error"``, the default for a table with layers:
-        raise. ``"nearest"``: take the entry whose operator is nearest by the ratios of multiply-adds, ACTS, INP,
-        parameters and bytes; where the operator is not known, the same choice in the nearest layer. ``"predict"``, the
+        Handling of a candidate or an operator without an entry. ``"error"``, the default for a table with layers:
+        raise. ``"nearest"``: take the entry with the nearest operator by the ratios of multiply-adds, ACTS, INP,
+        parameters and bytes; if the operator is unknown, the same choice in the nearest layer. ``"predict"``, the
         default for a table of operators: predict it from the measured operators of its family, with a wider interval.
-        Every estimate lists what it took that way.
+        Every estimate lists such parts.
 
     Raises
     ------
     InvalidValueError
-        If `missing` is none of these.
+        If `missing` is not one of these.
 
     Examples
     --------
@@ -60,9 +60,9 @@ class TableEstimator(LayerEstimator):
     0.002
     """
 
-    #: How well whole networks determine the table, where it was recovered from them.
+    #: How well whole networks determine the table, if it was recovered from them.
     recovery: transfer.Recovery | None = None
-    #: Of a weighted sum: every table that it adds up as an estimator, with its weight.
+    #: Estimator and weight of every table of a weighted sum.
     addends: tuple[tuple[float, TableEstimator], ...] = ()
 
     def __init__(self, table: LookupTable, *, missing: Missing | None = None) -> None:
@@ -82,14 +82,14 @@ class TableEstimator(LayerEstimator):
     def weighted(
         cls, tables: Sequence[LookupTable], weights: Sequence[float], *, missing: Missing | None = None
     ) -> TableEstimator:
-        """Return the weighted sum of several metrics as an estimator, which knows what it adds up.
+        """Return the weighted sum of several metrics as an estimator that keeps its terms.
 
         Parameters
         ----------
         tables, weights
-            As for `nni_latency.tables.weigh_tables`, which says what is raised, too.
+            As for `nni_latency.tables.weigh_tables`, which also documents the exceptions.
         missing : {"error", "nearest", "predict"}, optional
-            What to do about a candidate without an entry.
+            Handling of a candidate without an entry.
 
         Examples
         --------
@@ -115,10 +115,10 @@ class TableEstimator(LayerEstimator):
         platform: Platform | None = None,
         random_state: int = 0,
     ) -> TableEstimator:
-        """Recover a table from latencies of whole networks alone.
+        """Recover a table from latencies of whole networks.
 
-        Candidates are taken to cost alike where their operators do; how much is found by marginal likelihood.
-        Measurements that are far off count little. Its `recovery` says how well each entry is determined, and which
+        Candidates with similar operators are assumed to have similar costs, to a degree found by marginal likelihood.
+        Outliers have little weight. The attribute `recovery` describes how well each entry is determined, and which
         further networks would help most.
 
         Parameters
@@ -128,11 +128,11 @@ class TableEstimator(LayerEstimator):
         architectures : array-like of int of shape (n, n_layers), or list of samples
             The networks, at least 10.
         latencies : array-like of shape (n,)
-            What they took [s].
+            Measured latencies [s].
         platform : Platform, optional
-            Where.
+            Platform of the measurements.
         random_state : int, default=0
-            Seed of the networks from which variances are found.
+            Seed of the networks used to estimate variances.
 
         Raises
         ------
@@ -158,12 +158,12 @@ class TableEstimator(LayerEstimator):
         return f"TableEstimator({self.table.space}, {self.metric} on {self.platform.id})"
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return the entry of an operator, or the mean of those of several layers; without one, go by `missing`.
+        """Return the entry of an operator, or the mean over several layers; otherwise handle it by `missing`.
 
         Raises
         ------
         MissingEntryError
-            If it has no entry and `missing` is "error", or the table knows no operator by which to tell.
+            If there is no entry and `missing` is "error", or the table has no operators to derive it from.
         """
         if not self.table.by_op:
             raise MissingEntryError(
@@ -175,7 +175,7 @@ class TableEstimator(LayerEstimator):
 
     @cached_property
     def predictor(self) -> OperatorPredictor:
-        """What predicts operators without an entry, fitted when the first one is asked for."""
+        """Predictor of operators without an entry, fitted on first use."""
         known = [
             (entry.op, entry.value) for entry in self.table.by_op.values() if entry.op and entry.op.kind != UNKNOWN
         ]
@@ -204,7 +204,7 @@ class TableEstimator(LayerEstimator):
         return self.total(part for _, _, part in self._parts(sample))
 
     def breakdown(self, sample: Mapping[str, Any] | Sequence[int]) -> list[LayerShare]:
-        """List what every layer of a network costs, in order, so that they add up to the whole."""
+        """Return the cost of every layer of a network in order; the costs add up to the total."""
         return layer_shares(self, self._parts(sample))
 
     def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
@@ -215,7 +215,7 @@ class TableEstimator(LayerEstimator):
         layer, choice : str
             Names in the plan.
         op : OpSpec
-            What the plan says the candidate computes.
+            Operator of the candidate in the plan.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class TableEstimator(LayerEstimator):
 
     @cached_property
     def cost(self) -> AdditiveCost:
-        """The whole table in the form that is fast to evaluate.
+        """The whole table in a form for fast evaluation.
 
         Raises
         ------
@@ -252,9 +252,10 @@ class TableEstimator(LayerEstimator):
         return self._additive(layers, {layer.name: self._default(layer) for layer in self.table.layers})
 
     def cost_of_plan(self, plan: MeasurePlan) -> AdditiveCost:
-        """Cost a space by its plan, which must be that of the table apart from the head.
+        """Return the cost of a space from its plan, which must match the table except for the head.
 
-        A head of other width or classes is taken from the nearest entry and listed: it costs every network the same.
+        A head of another width or number of classes is taken from the nearest entry and listed: it costs every network
+        the same.
 
         Raises
         ------
@@ -267,7 +268,7 @@ class TableEstimator(LayerEstimator):
         return self._additive(plan.ops, {layer.name: layer.default or "" for layer in plan.layers})
 
     def _additive(self, layers: Mapping[str, Mapping[str, OpSpec | None]], defaults: Mapping[str, str]) -> AdditiveCost:
-        """Cost layers by their choices, with the operators of those where they are known."""
+        """Return the cost of layers by choice, using known operators."""
         self._check_coverage()
         fixed, searched = [], {}
         for name, choices in layers.items():
@@ -289,7 +290,7 @@ class TableEstimator(LayerEstimator):
             )
 
     def selection(self, sample: Mapping[str, Any] | Sequence[int]) -> dict[str, str]:
-        """Name the choice of every layer of a network, the fixed ones included.
+        """Return the choice of every layer of a network, including fixed layers.
 
         Raises
         ------
@@ -338,22 +339,22 @@ class TableEstimator(LayerEstimator):
         ]
 
     def _layer(self, name: str) -> TableLayer:
-        """Return one layer; a fixed one that the table does not know has no entries."""
+        """Return one layer; an unknown fixed layer has no entries."""
         known = (layer for layer in self.table.layers if layer.name == name)
         return next(known, TableLayer(name, (), {}, searched=False))
 
     def _part(self, layer: TableLayer, choice: str, op: OpSpec | None = None) -> Estimate:
         """Cost one candidate, before calibration.
 
-        What is fixed costs every network the same and never stops an estimate: the nearest entry of the layer stands in
-        for another size, and a layer without entries, in a table made by hand, counts as nothing. Both are listed.
+        Fixed layers cost every network the same and never prevent an estimate: for another size, the nearest entry of
+        the layer is used, and a layer without entries, in a hand-made table, counts as zero. Both are listed.
         """
         entry, name = layer.entries.get(choice), f"{layer.name}:{choice}"
         if entry is not None and (layer.searched or op is None or entry.op in (None, op)):
             return Estimate.of(entry)
         if not layer.searched:
             if not layer.entries:
-                # As a throughput, what counts as nothing is infinite.
+                # For throughput, zero cost corresponds to infinity.
                 nothing = combination_of(self.metric).nothing
                 return Estimate(nothing, nothing, nothing, (layer.name,))
             entries = list(layer.entries.values())
@@ -362,7 +363,7 @@ class TableEstimator(LayerEstimator):
         return self._missing(op, name, what, self._nearby(layer, choice) if op is None else None)
 
     def _nearby(self, layer: TableLayer, choice: str) -> Entry | None:
-        """Return the entry of the same choice in the nearest layer that has one; the operator itself is not known."""
+        """Return the entry of the same choice in the nearest layer that has one, for an unknown operator."""
         place = self.table.layers.index(layer)
         others = [item for item in self.table.layers if item.searched and choice in item.entries]
         nearest = min(others, key=lambda item: abs(self.table.layers.index(item) - place), default=None)
@@ -372,7 +373,7 @@ class TableEstimator(LayerEstimator):
         return ordered[len(ordered) // 2] if ordered else None
 
     def _missing(self, op: OpSpec | None, name: str, what: str, nearby: Entry | None = None) -> Estimate:
-        """Go by `missing` for what has no entry; `nearby` is the entry to take where the operator is not known."""
+        """Handle a missing entry by `missing`; `nearby` is the entry to use for an unknown operator."""
         if self.missing == "predict" and op is not None:
             if op.op_key not in self._predicted:
                 self._predicted[op.op_key] = self._predict(op)
@@ -410,19 +411,19 @@ class TableEstimator(LayerEstimator):
             )
 
     def placed(self, place: int, op: OpSpec, count: int) -> Estimate | None:
-        """Return the entry of the operator at one place of `count` operators, where they are the space's layers."""
+        """Return the entry of the operator at one of `count` positions, if they are the space's layers."""
         if not self.table.layers or count != len(self.table.layers):
             return None
         entries = self.table.layers[place].entries.values()
         return next((Estimate.of(entry) for entry in entries if entry.op == op), None)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        """Cost the operators of a captured network: each by its own layer where they are the space's layers."""
+        """Estimate the operators of a captured network, each by its own layer if they are the space's layers."""
         return [self.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
 
 
 def nearest_entry(op: OpSpec | None, entries: Iterable[Entry]) -> Entry | None:
-    """Return the entry whose operator is nearest: of the same kind if there is one, and of the closest counts."""
+    """Return the entry with the nearest operator: of the same kind if possible, with the closest counts."""
     counted = [entry for entry in entries if entry.features is not None]
     if op is None or not counted:
         return None

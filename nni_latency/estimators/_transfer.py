@@ -1,4 +1,4 @@
-"""`TransferEstimator`: a new device from a handful of networks, with the help of devices that are known."""
+"""`TransferEstimator`: adapts to a new device with a few measured networks, using known devices."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import LookupTable
 
-#: Networks that a new device must have been measured on: a scale, a difference, and one to see the noise by.
+#: Minimum number of networks measured on a new device: for a scale, a difference, and the noise.
 FEWEST = 3
 
-#: Networks of a known device below which its costs cannot be distinguished from noise.
+#: Minimum number of networks of a known device to separate its costs from noise.
 FEWEST_OF_SOURCE = 30
 
-#: Random networks that stand for a table of a known device.
+#: Number of random networks that represent a table of a known device.
 _DRAWN = 1500
 
-#: Noise of the new device's measurements where known devices are tables, which have none, as a share.
+#: Assumed relative noise of the new device's measurements if known devices are noise-free tables.
 _TABLE_NOISE = 0.02
 
-#: A measurement is suspect where the variance of its error is this many times that of the others.
+#: A measurement is suspect if its error variance is this many times that of the others.
 _SUSPECT = 4.0
 
-#: No network takes less than this share of the typical one.
+#: Minimum latency of a network as a share of the typical one.
 _SMALLEST = 1e-3
 
 
 class TransferCosts(LayerEstimator):
-    """What a device costs by layer, once it is adapted to."""
+    """Costs of an adapted device by layer."""
 
     _population: Population
     _adaptation: Adaptation
@@ -59,10 +59,10 @@ class TransferCosts(LayerEstimator):
     def predict_interval(
         self, architectures: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return latencies and the ends of their intervals [s], (n,) each."""
+        """Return latencies and the bounds of their intervals [s], each of shape (n,)."""
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int] | str) -> Estimate:
-        """Estimate one network by its choices, with the interval in which a measurement of it lies."""
+        """Estimate one network by its choices, with the prediction interval of a measurement."""
         one = [sample] if isinstance(sample, (str, Mapping)) else np.atleast_2d(np.asarray(sample))
         value, low, high = (float(column[0]) for column in self.predict_interval(one))
         return Estimate(value, low, high)
@@ -73,28 +73,28 @@ class TransferCosts(LayerEstimator):
         Raises
         ------
         MissingEntryError
-            If the space has none.
+            If the space has no such candidate.
         InvalidValueError
-            If networks of the space are no sums of layers.
+            If networks of the space are not sums of layers.
         """
         return self.as_table_estimator().estimate_op(op)
 
     @property
     def cost_(self) -> AdditiveCost:
-        """Cost of every choice, in the form in which it steers a search."""
+        """Cost of every choice, for use in a search."""
         return self.as_table_estimator().cost
 
     def as_table_estimator(self) -> TableEstimator:
-        """Return the new device's table as an estimator: what searches, profilers and validations take."""
+        """Return the new device's table as an estimator for searches, profilers and validations."""
         return self._table_estimator
 
     def resolve(self) -> Estimator:
-        """Return what stands for this estimator in searches: its table, or itself where networks are no sums.
+        """Return the estimator to use in searches: its table, or itself if networks are not sums of layers.
 
         Raises
         ------
         InvalidValueError
-            If nothing was measured on the new device yet.
+            If the estimator is not fitted to the new device.
         """
         if not hasattr(self, "similarity_"):
             raise InvalidValueError(
@@ -104,22 +104,22 @@ class TransferCosts(LayerEstimator):
         return self.as_table_estimator() if self._encoding.additive else self
 
     def to_table(self, **fields: Any) -> LookupTable:
-        """Return an ordinary lookup table of the new device.
+        """Return a lookup table of the new device.
 
         Parameters
         ----------
         fields : object
             Further fields of the table, such as `protocol` and `duration`.
 
-        Its intervals are those of the candidates' costs; `Entry.n_samples` counts the networks measured on the device
-        that hold the candidate, so that 0 says that the entry rests on known devices and other candidates alone.
+        Its intervals are those of the candidates' costs; `Entry.n_samples` counts the measured networks with the
+        candidate, so that 0 marks an entry derived only from known devices and other candidates.
 
         Raises
         ------
         InvalidValueError
-            If networks of the space are no sums of layers.
+            If networks of the space are not sums of layers.
         NotFittedError
-            If nothing was measured on the new device yet.
+            If the estimator is not fitted to the new device.
         """
         check_is_fitted(self, "similarity_")
         encoding = self._encoding
@@ -142,44 +142,44 @@ class TransferCosts(LayerEstimator):
 
 
 class TransferEstimator(BaseEstimator, TransferCosts):
-    """A new device from a handful of whole-network latencies, with the help of devices that are known.
+    """Adapts to a new device with a few whole-network latencies, using known devices.
 
-    Each known device is fitted as a sum over what its networks are made of, so that outliers count little. Leaving out
-    one after another shows how much devices differ, and in what. Of a new device there are as many hypotheses as
-    known ones, and two more: it is like that one up to a factor, with a mix of all others and further deviations; it is
-    like their mean; it is like none. Each is a Gaussian process whose variances are the likeliest ones under the
-    measurements; the answer is their mean, weighted by how well each explains what was measured. Deviations are smooth
-    in what operators do (multiply-adds, traffic, launches, ...), shared by choices of one name, or single.
+    Each known device is fitted by a robust sum over the parts of its networks. Leaving out one device at a time
+    measures how devices differ. A new device has one hypothesis per known device (similar to it up to a factor, with a
+    mix of all others and further deviations) and two more (similar to their mean; similar to none). Each hypothesis is
+    a Gaussian process with maximum-likelihood variances; the prediction is their mean, weighted by the marginal
+    likelihoods. Deviations are smooth in the work of operators (multiply-adds, traffic, launches, ...), shared by
+    choices of one name, or individual.
 
     Parameters
     ----------
     space : object, optional
-        What the architectures belong to: a model space with a measure plan such as `FBNetSpace`, a plan, a table, a
-        mapping of labels to choices, or ``"nasbench201"``. Without it, strings are cells of NAS-Bench-201, and columns
-        of indices are layers.
+        Space of the architectures: a model space with a measure plan such as `FBNetSpace`, a plan, a table, a mapping
+        of labels to choices, or ``"nasbench201"``. By default, strings are cells of NAS-Bench-201, and columns of
+        indices are layers.
     platform : Platform, optional
         The new device.
     confidence : float, default=0.95
         Level of the intervals, in (0, 1).
     check_units : bool, default=True
-        Refuse series that are about 1,000 times larger or smaller than the others.
+        Whether to reject series that are about 1,000 times larger or smaller than the others.
     random_state : int, default=0
-        Seed of what is drawn: networks from which variances are found, candidates of a large pool.
+        Seed of the networks used to estimate variances, and of the candidates of a large pool.
 
     Attributes
     ----------
     sources_ : tuple of str
         Names of the known devices.
     labels_ : tuple of str
-        What the space chooses, in the order of the indices.
+        Labels of the space, in the order of the indices.
     similarity_ : dict of str to float
-        How probable it is that the new device is like each known one, like ``their mean`` or like ``none of them``.
+        Probability that the new device is similar to each known one, to ``their mean`` or to ``none of them``.
     noise_ : float
         Standard deviation of the new device's measurements, as a share of its typical latency.
     suspects_ : tuple of int
-        Measurements that do not fit the rest, by their place; they count less.
+        Indices of outliers, which have less weight.
     cost_ : AdditiveCost
-        Cost of every choice; only of spaces whose networks are sums of layers.
+        Cost of every choice; only for spaces whose networks are sums of layers.
 
     Examples
     --------
@@ -220,25 +220,25 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         return f"TransferEstimator({', '.join(getattr(self, 'sources_', ())) or 'no sources'} -> {self.platform.id})"
 
     def fit_sources(self, architectures: Any, latencies: Mapping[str, ArrayLike]) -> TransferEstimator:
-        """Learn the known devices, and how devices differ.
+        """Fit the known devices and how devices differ.
 
         Parameters
         ----------
         architectures : array-like
             Networks: indices of shape (n, n_layers), samples, or strings, as the space has them. At least 30.
         latencies : mapping of str to array-like of shape (n,)
-            By device, what they took [s]. With one device alone nothing is known about how devices differ.
+            Latencies by device [s]. A single device contains no information on how devices differ.
 
         Returns
         -------
         TransferEstimator
-            This one.
+            The estimator.
 
         Raises
         ------
         InvalidValueError
             If there are no devices, architectures are outside the space or too few, or latencies are not positive and
-            finite, or in another unit than the others.
+            finite, or differ in unit.
         """
         self._check_settings()
         if not isinstance(latencies, Mapping) or not latencies:
@@ -254,7 +254,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         return self._take_over(learn(encoding, indices, series, self.random_state, check=self.check_units))
 
     def fit_tables(self, tables: Mapping[str, LookupTable]) -> TransferEstimator:
-        """Learn known devices from their lookup tables; each must be whole, and of the same space.
+        """Fit known devices to their lookup tables, which must be complete and of the same space.
 
         Raises
         ------
@@ -276,28 +276,28 @@ class TransferEstimator(BaseEstimator, TransferCosts):
     def suggest(
         self, n_networks: int = 10, architectures: Any = None, *, measured: Sequence[int] = ()
     ) -> NDArray[np.int64]:
-        """Choose the networks to measure on the new device: those that tell most about all the others.
+        """Choose the networks to measure on the new device: those most informative about all others.
 
         Parameters
         ----------
         n_networks : int, default=10
-            How many.
+            Number of networks.
         architectures : array-like, optional
-            Where to choose from; by default the architectures of `fit_sources`.
+            Candidates; by default the architectures of `fit_sources`.
         measured : sequence of int, default=()
-            Which of them are measured already.
+            Indices of those measured before.
 
         Returns
         -------
         ndarray of int of shape (n_networks,)
-            Their places among the architectures, the most informative first.
+            Their indices among the architectures, most informative first.
 
         Raises
         ------
         InvalidValueError
-            If there are not as many to choose from.
+            If there are too few candidates.
         NotFittedError
-            If the known devices are not learned yet.
+            If the known devices are not fitted.
         """
         check_is_fitted(self, "sources_")
         indices = self._indices if architectures is None else self._encoding.indices(architectures)
@@ -315,22 +315,22 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         Parameters
         ----------
         architectures : array-like
-            Networks that were measured on it; at least 3.
+            Networks measured on the new device; at least 3.
         latencies : array-like of shape (n,)
             What they took [s].
 
         Returns
         -------
         TransferEstimator
-            This one.
+            The estimator.
 
         Raises
         ------
         InvalidValueError
-            If they are too few, outside the space, not positive and finite, or in another unit than those of the known
-            devices.
+            If there are too few networks, they are outside the space, or latencies are not positive and finite, or in
+            another unit than those of the known devices.
         NotFittedError
-            If the known devices are not learned yet.
+            If the known devices are not fitted.
         """
         check_is_fitted(self, "sources_")
         indices = self._encoding.indices(architectures)
@@ -369,7 +369,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         Raises
         ------
         NotFittedError
-            If nothing was measured on the new device yet.
+            If the estimator is not fitted to the new device.
         """
         single = _is_single(architectures)
         values, _, _ = self.predict_interval([architectures] if single else architectures)
@@ -378,7 +378,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
     def predict_interval(
         self, architectures: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Predict the latencies of networks, and where a measurement of each lies with `confidence`.
+        """Predict the latencies of networks with prediction intervals at the level `confidence`.
 
         Parameters
         ----------
@@ -393,7 +393,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         Raises
         ------
         NotFittedError
-            If nothing was measured on the new device yet.
+            If the estimator is not fitted to the new device.
         """
         check_is_fitted(self, "similarity_")
         features = self._encoding.features(self._encoding.indices(architectures))
@@ -402,14 +402,14 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         return values, np.maximum(values - half, 0.0), values + half
 
     def save(self, path: str | Path) -> Path:
-        """Write the estimator as JSON, whole or not at all; `load` and `nni_latency.load_estimator` read it.
+        """Write the estimator as JSON atomically; `load` and `nni_latency.load_estimator` read it.
 
-        The architectures of `fit_sources` are not kept: after reading, `suggest` has to be given some.
+        The architectures of `fit_sources` are not saved: after loading, `suggest` requires architectures.
 
         Raises
         ------
         NotFittedError
-            If the known devices are not learned yet.
+            If the known devices are not fitted.
         OutputError
             If it cannot be written.
         """
@@ -428,7 +428,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of another version.
+            If the file is missing, truncated, modified, or of another type or version.
         """
         state = read_transfer(path)
         confidence, check, seed = state.settings
@@ -453,7 +453,7 @@ class TransferEstimator(BaseEstimator, TransferCosts):
         return self
 
     def _forget(self) -> None:
-        """Forget the new device, if there was one."""
+        """Remove the fit to a new device, if any."""
         for name in ("similarity_", "noise_", "suspects_"):
             self.__dict__.pop(name, None)
         self.__dict__.pop("_table_estimator", None)
@@ -466,12 +466,12 @@ class TransferEstimator(BaseEstimator, TransferCosts):
 
     @property
     def _quantile(self) -> float:
-        """Half the width of an interval, in standard deviations, as known devices had it."""
+        """Half-width of an interval in standard deviations, calibrated on known devices."""
         return float(np.interp(self.confidence, np.linspace(0, 1, len(self._errors)), self._errors))
 
 
 def _is_single(architectures: Any) -> bool:
-    """Whether this is one network: its sample, or the indices of its choices."""
+    """Whether this is a single network: a sample, or the indices of its choices."""
     if isinstance(architectures, Mapping):
         return True
     if not isinstance(architectures, (Sequence, np.ndarray)) or not len(architectures):

@@ -1,4 +1,4 @@
-"""Which operators a runtime runs as one kernel: found out on small networks, and kept in a file."""
+"""Detection of the operators that a runtime fuses, on small networks, and the file of the rules."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Which operators a runtime runs as one kernel: the rounds of the probes, and what they say."""
+"""Detection of fused operators: rounds of probes and their evaluation."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from nni_latency.tables import Measuring, MeasuringOptions, new_file
 
 
 class FusionSchedule(NetworkSchedule):
-    """Rounds over the networks of all probes and one that takes no time, in an order that is drawn anew for each.
+    """Rounds over the networks of all probes and an empty one, in a random order per round.
 
-    A probe is fused if together its operators take less than apart by more than half of what the shorter part takes
-    (nn-Meter [1]_). Measuring goes on until that is clear of every probe, or the budget is spent.
+    A probe is fused if running its operators together saves more than half of the time of the shorter part (nn-Meter
+    [1]_). Measuring continues until every probe is conclusive, or the budget is spent.
 
     Parameters
     ----------
     probes : sequence of Probe
-        What to try.
+        Probes to measure.
     protocol, isolated
         As for `nni_latency.measurement.Schedule`.
 
@@ -48,7 +48,7 @@ class FusionSchedule(NetworkSchedule):
 
     kind = "fusion"
     counts_preparation = True
-    # Every visit warms its own network up.
+    # Every visit warms up its network.
     warm_up = 1
 
     def __init__(self, probes: Sequence[Probe], protocol: Protocol, *, isolated: bool = True) -> None:
@@ -61,27 +61,27 @@ class FusionSchedule(NetworkSchedule):
 
     @property
     def unsettled(self) -> int:
-        """How many probes are not clear yet."""
+        """Number of inconclusive probes."""
         return sum(not self._is_clear(probe) for probe in self.probes if not self.reason_against(probe))
 
     def next_round(self) -> list[Chain]:
-        """Return the networks of the probes that are not clear yet in a new order, and the one that takes no time."""
+        """Return the networks of inconclusive probes and the empty one in a new random order."""
         unclear = [probe for probe in self.probes if not self.reason_against(probe) and not self._is_clear(probe)]
         wanted = {self._trivial.key, *(subject.key for probe in unclear for subject in probe.networks)}
         return [chain for chain in super().next_round() if chain[0].key in wanted]
 
     @property
     def constant(self) -> float:
-        """What the runtime adds to every run [s]."""
+        """Overhead of the runtime per run [s]."""
         return self._summary(self._trivial.key).value
 
     def reason_against(self, probe: Probe) -> str:
-        """Say why a probe cannot be tried; empty if it can."""
+        """Return the reason why a probe cannot be measured; empty if it can."""
         keys = [subject.key for subject in probe.networks]
         return next((f"{key.partition('@')[0]}: {self.failures[key]}" for key in keys if key in self.failures), "")
 
     def times(self, probe: Probe) -> FusionTimes:
-        """Return what a probe takes apart and together, less what the runtime adds to every run."""
+        """Return the times of a probe, separately and together, without the overhead of the runtime."""
         found = [self._summary(key) for key in (*(subject.key for subject in probe.networks), self._trivial.key)]
         before, last, together = (item.value - found[-1].value for item in found[:3])
         shorter = min(before, last)
@@ -89,17 +89,17 @@ class FusionSchedule(NetworkSchedule):
         return FusionTimes(before, last, together, error / shorter if shorter > 0 else 1.0)
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in the records of one round."""
+        """Add the records of one round."""
         super().observe(records)
         self._summaries.clear()
 
     def fail(self, failure: Failure) -> None:
-        """Leave a network out.
+        """Exclude a network.
 
         Raises
         ------
         MeasurementError
-            If it is the one that takes no time, without which nothing can be told.
+            If the empty network fails, without which no probe can be evaluated.
         """
         super().fail(failure)
         if failure.subject == self._trivial.key:
@@ -115,8 +115,7 @@ class FusionSchedule(NetworkSchedule):
         return self._summaries[key]
 
 
-#: By a power of two, channels of which it is the largest that divides them: whether an operator works in the layout of
-#: convolutions may depend on that.
+#: Channel counts by their largest power-of-two divisor, on which the layout of an operator may depend.
 _CHANNELS_OF_BLOCKS = {4: 20, 8: 24, 16: 48, 32: 96, 64: 64}
 
 
@@ -129,45 +128,45 @@ def detect_fusion(
     overwrite: bool = False,
     **how: Unpack[MeasuringOptions],
 ) -> FusionRules:
-    """Find out which operators a runtime runs as one kernel, and write the rules.
+    """Detect which operators a runtime fuses, and write the rules.
 
-    A runtime that says so is asked (`nni_latency.measurement.runtimes.Runtime.fused_operators`). With any other, the
-    operators of every probe are measured apart and together, in interleaved rounds; every visit is in the store before
-    the next begins: the same call resumes.
+    If the runtime reports fused operators (`nni_latency.measurement.runtimes.Runtime.fused_operators`), they are used.
+    Otherwise, the operators of every probe are measured separately and together in interleaved rounds; every visit is
+    stored before the next begins: the same call resumes.
 
     Parameters
     ----------
     runtime : Runtime
-        What makes the kernels; its platform goes into the file.
+        Runtime to examine; its platform is written to the file.
     protocol : Protocol
-        How to measure.
+        Measurement protocol.
     out : str or Path
-        Where the rules go.
+        Path of the file of rules.
     probes : sequence of Probe
-        What to try; by default the neighbours that networks have.
+        Probes to test; by default neighbours common in networks.
     overwrite : bool, default=False
-        Replace a finished file.
+        Whether to replace a finished file.
     **how
         As for `nni_latency.tables.build_table`.
 
     Returns
     -------
     FusionRules
-        What was written.
+        The written rules.
 
     Raises
     ------
     OutputError
         If the file or a record cannot be written.
     InvalidValueError
-        If there is a file already and `overwrite` is false, there is no probe or one is there twice, or the budget is
-        too small for one round.
+        If the file exists and `overwrite` is false, there is no probe or a duplicate, or the budget is too small for
+        one round.
     BusyError
-        If another process writes the file or measures the same.
+        If another process writes the file or measures on the platform.
     MismatchError
-        If runtime and protocol differ in threads.
+        If runtime and protocol differ in the number of threads.
     MeasurementError
-        If nothing can be run, or the clock does not work.
+        If nothing can be run, or the clock fails.
     """
     if not probes or len(set(probes)) != len(probes):
         raise InvalidValueError("The 'probes' must all be different, at least one.")
@@ -191,7 +190,7 @@ def _measured(measuring: Measuring, probes: Sequence[Probe]) -> FusionRules:
 
 
 def _told(runtime: Runtime, probes: Sequence[Probe]) -> FusionRules | None:
-    """Read the rules off the runtime's own division of the probes; None if it does not say."""
+    """Derive the rules from the kernels that the runtime reports; None if it does not report them."""
     if type(runtime).fused_operators is Runtime.fused_operators:
         return None
     rules, failures = [], {}
@@ -213,7 +212,7 @@ def _told(runtime: Runtime, probes: Sequence[Probe]) -> FusionRules | None:
 
 
 def _layouts(runtime: Runtime) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the kinds of operators that never work in the layout of convolutions, and the blocks of those that may."""
+    """Return the kinds of operators that never use the layout of convolutions, and the block sizes of the others."""
     copied = {block: _kinds_copied(runtime, channels) for block, channels in _CHANNELS_OF_BLOCKS.items()}
     plain = copied[max(copied)]
     blocks = {}
@@ -228,14 +227,14 @@ def _kinds_copied(runtime: Runtime, channels: int) -> tuple[str, ...]:
     for kind, subject in layout_networks(channels).items():
         inputs = runtime.inputs(subject.inputs)
         with contextlib.suppress(Exception):  # a runtime may raise anything about a network
-            # Every further input is brought into the layout of the convolution that takes it.
+            # Every further input is converted to the layout of the convolution that reads it.
             taken = len(inputs) if isinstance(inputs, tuple) else 1
             changes[kind] = (runtime.layout_changes(subject, inputs) or 0) - taken
     return tuple(kind for kind, count in changes.items() if count > changes.get("", count))
 
 
 def kernels_of(runtime: Runtime, subject: Subject) -> list[tuple[str, tuple[int, ...]]] | None:
-    """Return the kernels of a probe's network by name, with the numbers of their operators; None if nobody says."""
+    """Return the kernels of a probe's network by name, with the indices of their operators; None if not reported."""
     kernels = runtime.fused_operators(subject, runtime.inputs(subject.inputs))
     if kernels is None:
         return None
@@ -245,7 +244,7 @@ def kernels_of(runtime: Runtime, subject: Subject) -> list[tuple[str, tuple[int,
 
 
 def _number(part: str, numbers: Mapping[str, int]) -> int | None:
-    """Return the number of an operator; a function is named by its module and itself, such as parts.0.conv2d."""
+    """Return the index of an operator; functions are named by module and function, such as parts.0.conv2d."""
     return next((number for name, number in numbers.items() if f"{part}.".startswith(f"{name}.")), None)
 
 

@@ -1,4 +1,4 @@
-"""The file of fusion rules: versioned JSON, checked by pydantic, one line a rule."""
+"""File of fusion rules: versioned JSON, validated by pydantic, one line per rule."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ fusion_schema = FUSION.schema
 
 
 def save_rules(rules: FusionRules, path: str | Path) -> Path:
-    """Write fusion rules to a JSON file, whole or not at all.
+    """Write fusion rules to a JSON file atomically.
 
     Parameters
     ----------
     rules : FusionRules
-        What to write.
+        The rules.
     path : str or Path
         The file.
 
@@ -74,7 +74,7 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     path : str or Path
         The file.
     platform : Platform, optional
-        Where networks are to be divided by them.
+        Platform for which networks are divided into kernels.
 
     Returns
     -------
@@ -83,9 +83,9 @@ def read_rules(path: str | Path, platform: Platform | None = None) -> FusionRule
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of another version.
+        If the file is missing, truncated, modified, or of another type or version.
     MismatchError
-        If the rules are those of another runtime than the platform's, or of another precision or version of it.
+        If the rules are of another runtime, precision or version than the platform.
     """
     rules = FUSION.load(path, _rules)
     if platform is not None:

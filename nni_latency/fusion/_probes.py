@@ -1,4 +1,4 @@
-"""Probes: small networks of two operators or a few, that tell whether a runtime runs them as one kernel."""
+"""Probes: small networks of a few operators to detect whether a runtime fuses them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from nni_latency.operators import ChannelShuffle, Inputs
 
 Shape = tuple[int, ...]
 
-#: A feature map and tokens, as many numbers each: enough for what a single operator takes to be seen beside what a
-#: runtime adds to a run. Channels are few, so that a convolution does not hide what follows it.
+#: A feature map and tokens with equal numbers of elements: enough for the time of a single operator to exceed the
+#: overhead of a run. Channels are few, so that a convolution does not hide the next operator.
 MAP, TOKENS = (1, 16, 112, 112), (1, 6272, 32)
 
-#: Height and width of the pictures by which memory layouts are found.
+#: Height and width of the images used to detect memory layouts.
 _LAYOUT_SIZE = (28, 28)
 
-#: What a runtime adds to every run is what this takes, by the key of its network.
+#: Key of the network that measures the overhead of a run.
 CONSTANT = "one number"
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -38,7 +38,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Function(nn.Module):
-    """Calls a function of one tensor and another one of the same shape.
+    """Calls a function of two tensors of the same shape.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Function(nn.Module):
         self.function = function
 
     def forward(self, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Return what the function returns."""
+        """Return the result of the function."""
         return self.function(value, other)
 
 
@@ -64,7 +64,7 @@ _JOINING: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": tor
 
 
 def _norm(channels: int) -> nn.Module:
-    """Make a batch normalisation that a network could have learned, so that nothing can leave it out."""
+    """Return a batch normalisation with non-trivial statistics, so that it cannot be optimised away."""
     norm = nn.BatchNorm2d(channels)
     for tensor in (norm.running_mean, norm.running_var, norm.weight.data, norm.bias.data):
         if tensor is not None:
@@ -72,8 +72,8 @@ def _norm(channels: int) -> nn.Module:
     return norm
 
 
-#: Operators on feature maps and on tokens, by kind or family; each is made for a number of channels. Which operators
-#: are fused does not depend on their windows, so the quickest ones are taken.
+#: Builders of operators on feature maps and on tokens by kind or family, given the number of channels. Fusion does not
+#: depend on window sizes, so the fastest ones are used.
 _ON_MAPS: dict[str, Callable[[int], nn.Module]] = {
     "conv2d": lambda channels: nn.Conv2d(channels, channels, 1),
     "conv2d depthwise": lambda channels: nn.Conv2d(channels, channels, 3, padding=1, groups=channels),
@@ -90,24 +90,24 @@ _ON_TOKENS: dict[str, Callable[[int], nn.Module]] = {
 }
 _ANYWHERE = (*_ACTIVATIONS, *_JOINING)
 
-#: Operators with weights, of which two branches of a network consist.
+#: Operators with weights, used for both branches of a network.
 _WEIGHTED = ("conv2d", "conv2d depthwise", "linear")
 
 
 class Stack(nn.Module):
-    """Operators that run one after another; those that take two tensors get the second input as well.
+    """A sequence of operators; those with two operands also get the second input.
 
     Parameters
     ----------
     kinds : sequence of str
-        What they are.
+        Kinds of the operators.
     shape : tuple of int
-        Of the input.
+        Shape of the input.
     branch : bool, default=False
-        Put an operator such as the first one before the second input, as in a network with two branches.
+        Whether to add a copy of the first operator before the second input, as in a network with two branches.
     fed : bool, default=False
-        Put a convolution before each of two inputs. What a runtime puts together of maps that it has not computed
-        itself, it may never copy.
+        Whether to add a convolution before both inputs: a runtime may concatenate maps that it did not compute without
+        a copy.
     """
 
     def __init__(self, kinds: Sequence[str], shape: Shape, branch: bool = False, fed: bool = False) -> None:
@@ -117,7 +117,7 @@ class Stack(nn.Module):
         self.parts = nn.ModuleList(map(_make, kinds, shapes_of(kinds, shape)))
 
     def forward(self, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """Return what the last one returns."""
+        """Return the output of the last operator."""
         if self.branch is not None:
             other = self.branch(other)
         if self.feeders is not None:
@@ -128,7 +128,7 @@ class Stack(nn.Module):
 
 
 def shapes_of(kinds: Sequence[str], shape: Shape) -> list[Shape]:
-    """Return the shape of what each operator takes, and at the end that of what the last one returns."""
+    """Return the input shape of each operator, followed by the output shape of the last one."""
     value, found = torch.empty(shape, device="meta"), [shape]
     for kind in kinds:
         with torch.device("meta"):
@@ -150,19 +150,19 @@ def _make(kind: str, shape: Shape) -> nn.Module:
 
 @dataclass(frozen=True)
 class Probe:
-    """Operators whose last one may run in the kernel of those before it. Immutable.
+    """A sequence of operators whose last one may be fused with those before it. Immutable.
 
     Parameters
     ----------
     kinds : tuple of str
-        Kinds or families of operators, two or more.
+        Two or more kinds or families of operators.
 
     Raises
     ------
     UnknownNameError
-        If there is no such kind.
+        If a kind is unknown.
     InvalidValueError
-        If there are less than two, or some take feature maps and others tokens.
+        If there are fewer than two kinds, or feature maps and tokens are mixed.
 
     Examples
     --------
@@ -186,12 +186,12 @@ class Probe:
 
     @property
     def name(self) -> str:
-        """The kinds, as a person writes them."""
+        """The kinds in readable form."""
         return " + ".join(self.kinds)
 
     @property
     def folds(self) -> bool:
-        """Whether the last one can become part of the weights before it."""
+        """Whether the last operator can be folded into the weights before it."""
         return self.kinds[-1] == "batch_norm" and self.kinds[-2].startswith(("conv", "linear"))
 
     @cached_property
@@ -205,12 +205,12 @@ class Probe:
 
     @property
     def _joined(self) -> set[Shape]:
-        """Shapes of the inputs of operators that take two."""
+        """Input shapes of operators with two operands."""
         return {shape for kind, shape in zip(self.kinds, self._shapes, strict=False) if kind in _JOINING}
 
     @cached_property
     def networks(self) -> tuple[Subject, Subject, Subject]:
-        """The operators before the last one, the last one, and all of them: what is measured."""
+        """Networks to measure: the operators before the last one, the last one, and all of them."""
         return (_network(self.kinds[:-1], self.shape), _network(self.kinds[-1:], self._shapes[-2]), self.whole)
 
     @cached_property
@@ -220,10 +220,10 @@ class Probe:
 
     @cached_property
     def asked(self) -> Subject:
-        """The network that a runtime is asked about: what is added to a convolution comes from another convolution.
+        """Network for a query to a runtime: the operand added to a convolution comes from another convolution.
 
-        A runtime may keep convolutions in a memory layout of its own, and add only what is in it too. What is put
-        together comes from convolutions.
+        A runtime may use its own memory layout for convolutions, and only fuse additions in the same layout.
+        Concatenated operands also come from convolutions.
         """
         branch = self.kinds[0] in _WEIGHTED and self._joined == {self.shape}
         return _network(self.kinds, self.shape, branch=branch, fed=self.kinds[0] == "cat")
@@ -240,12 +240,12 @@ def _network(kinds: tuple[str, ...], shape: Shape, *, branch: bool = False, fed:
 
 
 def layout_networks(channels: int) -> dict[str, Subject]:
-    """Return networks of an operator between two convolutions by its kind, and of these alone under an empty name.
+    """Return networks of an operator between two convolutions by kind, and of the convolutions under an empty name.
 
     Parameters
     ----------
     channels : int
-        Of the picture that they take, and of all convolutions but one that follows several pictures put together.
+        Channels of the input image and of all convolutions except one after a concatenation.
     """
     kinds = [kind for kind in (*_ON_MAPS, *_ANYWHERE) if not kind.startswith("conv2d")]
     shape = (1, channels, *_LAYOUT_SIZE)
@@ -254,14 +254,14 @@ def layout_networks(channels: int) -> dict[str, Subject]:
 
 
 def constant_network() -> Subject:
-    """Return a network that takes next to no time, but for what a runtime adds to every run."""
+    """Return a nearly empty network, which measures the overhead of a run."""
     return Subject(CONSTANT, partial(Stack, ("relu",), (1, 1, 1, 1)), (1, 1, 1, 1), "block", f"stack {CONSTANT}")
 
 
 def operator_names(subject: Subject) -> dict[str, int]:
-    """Name the operators of a probe's network as `nni_latency.operators.trace` does by modules, with their numbers.
+    """Return the indices of the operators of a probe's network by their name in `nni_latency.operators.trace`.
 
-    The operator before the second input, where there is one, has the number of the first, which it is like.
+    The operator before the second input, if any, has the index of the first one, which it copies.
     """
     return {"branch": 0, **{f"parts.{number}": number for number in range(len(subject.specification["kinds"]))}}
 
@@ -271,9 +271,8 @@ def _followed(firsts: Iterable[str], seconds: Iterable[str]) -> list[Probe]:
     return [Probe((first, second)) for first in firsts for second in after]
 
 
-#: What is tried unless something else is asked for: the neighbours that networks have. Not among them are two
-#: convolutions or two linear layers: what they share, such as bringing the input into another memory layout, would look
-#: like one kernel.
+#: Default probes: neighbours common in networks. Pairs of convolutions or linear layers are excluded, because shared
+#: work, such as a layout conversion of the input, would look like fusion.
 PROBES: tuple[Probe, ...] = (
     *_followed(("conv2d", "conv2d depthwise"), ("batch_norm", *_ACTIVATIONS, "add", "max_pool2d")),
     *_followed(("conv2d",), ("adaptive_avg_pool2d", "mul", "cat")),
@@ -292,14 +291,14 @@ PROBES: tuple[Probe, ...] = (
 
 
 def parse_probes(text: str) -> tuple[Probe, ...]:
-    """Read probes such as ``conv2d+relu,linear+gelu``.
+    """Parse probes such as ``conv2d+relu,linear+gelu``.
 
     Raises
     ------
     UnknownNameError
-        If an operator is not known.
+        If an operator is unknown.
     InvalidValueError
-        If the text is of another form.
+        If the text has another format.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Predictors that are refitted as a database grows, and the versions of them that it keeps."""
+"""Retraining of predictors as a database grows, and their stored versions."""
 
 import lazy_loader
 

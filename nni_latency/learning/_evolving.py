@@ -1,4 +1,4 @@
-"""Predictors that learn from what a database gets to know: a new version answers only if it is no worse."""
+"""Retraining of predictors on new measurements: a new version is activated only if it is at least as good."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from nni_latency.learning._lessons import (
 )
 from nni_latency.units import format_percent, number_of
 
-#: Examples that are held out at least before versions are compared.
+#: Minimum number of held-out examples to compare versions.
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class Evolution:
-    """What became of an attempt to make a better predictor. Immutable.
+    """Outcome of an attempt to improve a predictor. Immutable.
 
     Parameters
     ----------
     name : str
-        Of the predictor.
+        Name of the predictor.
     reason : str
-        What was done, or why nothing was, as a sentence.
+        Action taken, or the reason for none, as a sentence.
     version : PredictorVersion, optional
-        The new version; None if none was fitted.
+        The new version; None if no version was fitted.
     before : float, optional
-        Error of the version before on the same examples, as a ratio.
+        Error of the previous version on the same examples, as a ratio.
     """
 
     name: str
@@ -66,59 +66,59 @@ def evolve(
     make: Callable[[], GraphPredictor] = GraphPredictor,
     watch: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
 ) -> list[Evolution]:
-    """Fit new versions of predictors where there is enough to learn, and let those answer that are no worse.
+    """Fit new versions of predictors if there is enough new data, and activate those that are at least as good.
 
-    One predictor learns networks, on all platforms. Where kernels were measured, predictors of kernels learn them, for
-    each platform by itself. One network, and one kernel, in five, by its key, is never learned from. A new version and
-    the one that answers are held to those of them that are known by now; every version is kept, with its errors. A
-    version of another state of a platform, such as before a runtime was updated, is not compared.
+    One predictor is fitted to networks of all platforms. Kernel predictors are fitted separately for each platform with
+    measured kernels. One in five networks and kernels, chosen by key, is always held out. A new version and the active
+    one are evaluated on the held-out examples measured so far; every version is stored with its errors. A version for
+    another state of a platform, such as before an update of a runtime, is not compared.
 
     Parameters
     ----------
     store : DatabaseStore
-        What is learned from, and where versions are kept.
+        Store of the measurements and the versions.
     name : str
-        Of the predictor of networks; those of kernels are called ``NAME:PLATFORM``. With such a name, of that alone.
+        Name of the network predictor; kernel predictors are named ``NAME:PLATFORM``. With such a name, only that one.
     at_least : int, default=20
-        Latencies that must have been added since the last version.
+        Minimum number of new latencies since the last version.
     make : callable
-        Makes a predictor of networks that is not fitted.
+        Creates an unfitted network predictor.
     watch : callable, optional
-        Told the name of the predictor that learns, how much is done, and how much there is.
+        Called with the name of the predictor, the finished work, and the total.
 
     Returns
     -------
     list of Evolution
-        One for each predictor: that of networks first.
+        One item per predictor, the network predictor first.
 
     Raises
     ------
     UnknownNameError
-        If the name has a platform of which no kernels were measured.
+        If the name contains a platform without measured kernels.
     OutputError
-        If a version cannot be kept.
+        If a version cannot be stored.
     """
     return [_evolve(store, lesson, at_least, watch) for lesson in lessons(store, name, make)]
 
 
 def load_current(store: DatabaseStore, name: str = EVOLVING) -> Any | None:
-    """Return the version of a predictor that answers; None if there is none."""
+    """Return the active version of a predictor; None if there is none."""
     found = next((item for item in predictor_versions(store.database, name) if item.is_current), None)
     return None if found is None else _load(store, found)
 
 
 def current_versions(store: DatabaseStore, name: str = EVOLVING) -> list[PredictorVersion]:
-    """Return the versions that answer, of the predictor of networks and of those of kernels."""
+    """Return the active versions of the network predictor and the kernel predictors."""
     return [item for item in predictor_versions(store.database) if item.is_current and is_named(item.name, name)]
 
 
 def load_version(store: DatabaseStore, number: int) -> Any:
-    """Return a version of a predictor: a `GraphPredictor`, or `KernelPredictors`.
+    """Return a version of a predictor: a `GraphPredictor` or `KernelPredictors`.
 
     Raises
     ------
     UnknownNameError
-        If there is no such version.
+        If the version does not exist.
     FileFormatError
         If its file is damaged.
     """
@@ -160,7 +160,7 @@ def _evolve(
 
 
 def _learned_before(store: DatabaseStore, name: str) -> int:
-    """Return from how many latencies the version that answers has learned, or one that was refused after it."""
+    """Return the number of training latencies of the active version, or of a later rejected one."""
     versions = predictor_versions(store.database, name)
     first = next((place for place, item in enumerate(versions) if item.is_current), 0)
     return max((item.n_networks for item in versions[first:]), default=0)
@@ -198,5 +198,5 @@ def _compare(
     )
     version = add_predictor(store.database, version, file_of(lesson, predictor))
     reason = "It answers from now on." if is_better else f"It was not taken: {remark}"
-    told = f"Version {version.number} has learned from {number_of(len(learned), 'latency', 'latencies')}. {reason}"
-    return Evolution(lesson.name, told, version, before)
+    outcome = f"Version {version.number} has learned from {number_of(len(learned), 'latency', 'latencies')}. {reason}"
+    return Evolution(lesson.name, outcome, version, before)

@@ -1,4 +1,4 @@
-"""`Lesson`: what a database teaches one predictor: examples, and how it is fitted, judged, kept and read."""
+"""`Lesson`: training task of a predictor: examples, fitting, evaluation, saving and loading."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from nni_latency.kernels import (
 )
 from nni_latency.platforms import Platform
 
-#: One example in so many is held out.
+#: One in this many examples is held out.
 HELD_OUT = 5
 
-#: Groups of networks that a predictor holds out in turn, to tell how unsure it is.
+#: Groups of networks that a predictor holds out in turn to estimate its uncertainty.
 _GROUPS = 5
 
-#: The name of the predictor of a database, unless it has another.
+#: Default name of the predictor of a database.
 EVOLVING = "evolving"
 
-#: Stands in the name of a predictor of kernels between that of the predictor of networks and the platform.
+#: Separator of network predictor and platform in the name of a kernel predictor.
 _OF = ":"
 
-#: Told how much is done, and how much there is.
+#: Callback with the finished work and the total.
 Watch = Callable[[int, int], None]
 
 Example = TypeVar("Example")
@@ -47,16 +47,16 @@ Learned = TypeVar("Learned")
 
 
 class Lesson(ABC, Generic[Example, Learned]):
-    """What a database teaches one predictor, and how it is fitted, judged, kept and read.
+    """Training task of a predictor: examples, fitting, evaluation, saving and loading.
 
     Attributes
     ----------
     name : str
         Of the predictor.
     thing : str
-        What one example is, for messages.
+        Noun for one example, for messages.
     examples : sequence
-        Everything there is to learn from, with a latency each.
+        All training examples, each with a latency.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Lesson(ABC, Generic[Example, Learned]):
 
     @abstractmethod
     def key(self, example: Example) -> str:
-        """Return what tells an example from others, the same in every database."""
+        """Return the identifier of an example, identical in every database."""
 
     @abstractmethod
     def fit(self, examples: Sequence[Example], watch: Watch) -> Learned:
-        """Learn from examples; raises `InvalidValueError` if they are too few."""
+        """Fit a predictor to examples; raises `InvalidValueError` if there are too few."""
 
     @abstractmethod
     def errors(self, predictor: Learned, examples: Sequence[Example]) -> dict[str, float]:
@@ -84,13 +84,13 @@ class Lesson(ABC, Generic[Example, Learned]):
         """Read a predictor from its file."""
 
     def is_about(self, predictor: Learned) -> bool:
-        """Whether a predictor is of the platform of the examples, as that is now."""
+        """Whether a predictor belongs to the current state of the platform of the examples."""
         return True
 
 
 @dataclass(frozen=True)
 class GraphLesson(Lesson[MeasuredNetwork, GraphPredictor]):
-    """What a predictor of networks learns: those measured alone whose graphs are kept, of all platforms."""
+    """Training of a network predictor: separately measured networks with stored graphs, of all platforms."""
 
     name: str = EVOLVING
     examples: Sequence[MeasuredNetwork] = ()
@@ -106,7 +106,7 @@ class GraphLesson(Lesson[MeasuredNetwork, GraphPredictor]):
         return self.make().fit(examples, watch)
 
     def errors(self, predictor: GraphPredictor, examples: Sequence[MeasuredNetwork]) -> dict[str, float]:
-        """Return errors by platform; a network on a platform that it does not know counts as wholly wrong."""
+        """Return errors by platform; a network on an unknown platform counts as an error of 1."""
         known = {platform.id for platform in predictor.platforms_}
         pairs = []
         for item in examples:
@@ -126,7 +126,7 @@ class GraphLesson(Lesson[MeasuredNetwork, GraphPredictor]):
 
 @dataclass(frozen=True)
 class KernelLesson(Lesson[MeasuredKernel, KernelPredictors]):
-    """What predictors of kernels learn: the kernels of all campaigns of one platform."""
+    """Training of kernel predictors: the kernels of all campaigns of one platform."""
 
     name: str
     examples: Sequence[MeasuredKernel] = ()
@@ -143,7 +143,7 @@ class KernelLesson(Lesson[MeasuredKernel, KernelPredictors]):
         return learn_kernels(self.records, examples, watch)
 
     def errors(self, predictor: KernelPredictors, examples: Sequence[MeasuredKernel]) -> dict[str, float]:
-        """Return errors by group; a kernel of a group that it does not know counts as wholly wrong."""
+        """Return errors by group; a kernel of an unknown group counts as an error of 1."""
         assert self.records is not None
         pairs = []
         for item in examples:
@@ -161,28 +161,28 @@ class KernelLesson(Lesson[MeasuredKernel, KernelPredictors]):
         return loading.load_kernel_predictors(path)
 
     def is_about(self, predictor: KernelPredictors) -> bool:
-        """Whether the kernels of a predictor may be mixed with these."""
+        """Whether the kernels of a predictor are compatible with the examples."""
         return self.records is None or not self.records.platform.differences(predictor.platform)
 
 
 def lessons(
     store: DatabaseStore, name: str = EVOLVING, make: Callable[[], GraphPredictor] = GraphPredictor
 ) -> Iterator[Lesson[Any, Any]]:
-    """Yield what a database teaches: a predictor of networks, and predictors of kernels for every platform.
+    """Yield the training tasks of a database: for networks, and for the kernels of every platform.
 
     Parameters
     ----------
     store : DatabaseStore
-        What is learned from.
+        Store of the measurements.
     name : str
-        Of the predictor of networks; those of kernels are called ``NAME:PLATFORM``. With such a name, of these alone.
+        Name of the network predictor; kernel predictors are named ``NAME:PLATFORM``. With such a name, only that one.
     make : callable
-        Makes a predictor of networks that is not fitted.
+        Creates an unfitted network predictor.
 
     Raises
     ------
     UnknownNameError
-        If the name has a platform of which no kernels were measured.
+        If the name contains a platform without measured kernels.
     """
     family, _, wanted = name.partition(_OF)
     if not wanted:
@@ -197,23 +197,23 @@ def lessons(
 
 
 def is_named(version: str, name: str) -> bool:
-    """Whether a predictor is the one that is named, or that of kernels which belongs to it."""
+    """Whether a predictor has a name, or is a kernel predictor of that name."""
     return version == name or version.startswith(f"{name}{_OF}")
 
 
 def known_networks(store: DatabaseStore) -> list[MeasuredNetwork]:
-    """Return the networks that were measured alone and whose graphs are kept, as predictors learn from them.
+    """Return the separately measured networks with stored graphs, as training data.
 
     Parameters
     ----------
     store : DatabaseStore
-        Where they are; what queries measure is kept with its graph.
+        Store of the networks; queries store measurements with graphs.
     """
     return list(_known(store))
 
 
 def is_held_out(key: str) -> bool:
-    """Whether no version learns from an example: one in five, by its key, for ever.
+    """Whether an example is always held out: one in five, by its key.
 
     >>> sum(is_held_out(f"{number:032x}") for number in range(1000))
     195
@@ -222,14 +222,14 @@ def is_held_out(key: str) -> bool:
 
 
 def lesson_named(name: str) -> Lesson[Any, Any]:
-    """Return a lesson without examples, which knows how the files of a predictor are read."""
+    """Return a lesson without examples, for loading the files of a predictor."""
     if _OF in name:
         return KernelLesson(name)
     return GraphLesson(name)
 
 
 def file_of(lesson: Lesson[Example, Learned], predictor: Learned) -> bytes:
-    """Return a predictor as the content of its file."""
+    """Return the content of the file of a predictor."""
     with tempfile.TemporaryDirectory(prefix="nni_latency_") as folder:
         return lesson.save(predictor, Path(folder) / "predictor").read_bytes()
 
@@ -248,7 +248,7 @@ def _kernels_of(store: DatabaseStore, platform: Platform) -> KernelRecords | Non
 
 
 def _means(pairs: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Return the mean distance of ratios from 1, by part, and of all."""
+    """Return the mean absolute difference of ratios from 1, by part and in total."""
     errors: dict[str, list[float]] = {}
     for part, ratio in pairs:
         errors.setdefault(part, []).append(abs(ratio - 1))
@@ -257,7 +257,7 @@ def _means(pairs: Sequence[tuple[str, float]]) -> dict[str, float]:
 
 
 def _group(name: str) -> str:
-    # Of another byte than whether it is held out, or those that are not would be in fewer groups.
+    # Uses another byte than `is_held_out`, which would leave fewer groups for the training examples.
     return f"group {hashlib.sha256(name.encode()).digest()[1] % _GROUPS}"
 
 
@@ -268,8 +268,8 @@ def _known(store: DatabaseStore) -> Iterator[MeasuredNetwork]:
             continue
         try:
             graph = GraphDocument.model_validate_json(content).to_graph()
-            # Families are what a predictor holds out together; here a network belongs to one of five by its key.
+            # A predictor holds out whole families; here, a network is assigned to one of five by its key.
             yield MeasuredNetwork(digest, graph, known.value, known.platform, _group(digest))
         except (ValueError, LookupError, LatencyError):
-            # A graph that was edited by hand is nothing to learn from.
+            # Skip graphs edited by hand.
             continue

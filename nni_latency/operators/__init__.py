@@ -1,4 +1,4 @@
-"""Operators: what is computed, described apart from what it costs."""
+"""Operators: descriptions of computations, independent of their cost."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What one call of a torch function computes: from its name, arguments and result to an `OpSpec`."""
+"""Conversion of a call of a torch function (name, arguments and result) to an `OpSpec`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nni_latency.operators._inputs import (
 )
 from nni_latency.operators._op_spec import OpSpec
 
-#: Functions that only look at memory in another way, as long as they return the same memory.
+#: Functions that return views, as long as the memory is the same.
 VIEWS = frozenset(
     {
         *("__getitem__", "as_strided", "chunk", "contiguous", "detach", "diagonal", "expand", "expand_as", "flatten"),
@@ -34,12 +34,12 @@ VIEWS = frozenset(
     }
 )
 
-#: What does nothing in evaluation mode.
+#: Functions without effect in evaluation mode.
 IDLE = frozenset(
     {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "dropout_", "_assert"}
 )
 
-#: Functions of one number and one tensor, or of two tensors, number by number.
+#: Elementwise functions of a number and a tensor, or of two tensors.
 _ARITHMETIC = {
     "add": "add",
     "radd": "add",
@@ -65,7 +65,7 @@ _ARITHMETIC = {
     "rpow": "pow",
 }
 
-#: Functions that are layers, and how many tensors come before their weights.
+#: Functions of layers, and the number of tensors before their weights.
 _LAYERS: dict[str, int] = {
     **dict.fromkeys(
         ("layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu", "embedding", "embedding_bag"), 1
@@ -74,7 +74,7 @@ _LAYERS: dict[str, int] = {
     **dict.fromkeys(("lstm", "lstm_cell", "multi_head_attention_forward"), 3),
 }
 
-#: Names of the arguments behind the tensors, where a function takes them by position.
+#: Names of the positional arguments after the tensors.
 _SIGNATURES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "softmax", "log_softmax", "squeeze"), ("dim",)),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "var", "std", "norm"), ("dim", "keepdim")),
@@ -94,7 +94,7 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "interpolate": ("size", "scale_factor", "mode", "align_corners"),
 }
 
-#: Attributes that hardly change what is computed, or repeat what the shapes say.
+#: Attributes that hardly affect the computation, or are implied by the shapes.
 _NEEDLESS = frozenset(
     {
         *("_stacklevel", "dtype", "eps", "momentum", "use_input_stats", "training", "train", "out", "memory_format"),
@@ -102,7 +102,7 @@ _NEEDLESS = frozenset(
     }
 )
 
-#: Values of attributes that need not be said.
+#: Default values of attributes, which are omitted.
 _USUAL: dict[str, tuple[Any, ...]] = {
     "keepdim": (False,),
     "ceil_mode": (False,),
@@ -115,7 +115,7 @@ _USUAL: dict[str, tuple[Any, ...]] = {
     "align_corners": (None, False),
 }
 
-#: What the Python types of arguments may stand for in torch's own notation.
+#: Types in torch's schemas that each Python type may match.
 _FITTING: dict[str, tuple[type, ...]] = {
     "Tensor": (torch.Tensor,),
     "int": (int, torch.dtype, torch.layout, torch.memory_format),
@@ -137,17 +137,17 @@ def describe_call(
     name : str
         Name of the function, such as ``conv2d`` or ``add_``.
     args, kwargs
-        What it was called with.
+        Arguments of the call.
     result : object
-        What it returned.
+        Result of the call.
     learned : callable, optional
-        Says whether a tensor is a parameter. Those of layers stand in attributes of the operator; where another
-        function takes one, it stands among the inputs, and the attribute ``learned`` says so.
+        Returns whether a tensor is a parameter. Parameters of layers are attributes of the operator; those of other
+        functions are inputs, marked by the attribute ``learned``.
 
     Returns
     -------
     OpSpec or None
-        None where nothing is computed: a view of the same memory, a property, dropout in evaluation mode.
+        None if nothing is computed: a view of the same memory, a property, dropout in evaluation mode.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def describe_call(
     outputs = list(tensors_in(result))
     if not outputs or name == "__get__":
         return None
-    # What names a kind is part of the operator's key.
+    # The name of a kind is part of the operator's key.
     name = re.sub(r"[\s()@]+", "_", name)
     plain = name.strip("_")
     packed = packed_weights([args, kwargs])
@@ -176,7 +176,7 @@ def describe_call(
     if plain in IDLE:
         return None
     if plain in _DESCRIBED:
-        # A function of another library may have the name of one of torch and other arguments.
+        # A function of another library may share the name of a torch function but have other arguments.
         with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
             op = _DESCRIBED[plain](plain, args, dict(kwargs))
             return op.replace(**learned_attribute([args[0] if args else kwargs["input"]], learned))
@@ -186,7 +186,7 @@ def describe_call(
 
 
 def _copy(name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], learned: Learned) -> OpSpec:
-    """Describe a copy by a function that usually returns a view; an index list gathers."""
+    """Describe a copy made by a function that usually returns a view; an index list gathers."""
     kind = "index" if name == "__getitem__" else "copy"
     attributes = {"out": tuple(outputs[0].shape), **learned_attribute(inputs, learned)}
     return OpSpec.of(kind, [inputs[0].shape], dtype=dtype_of(inputs), **attributes)
@@ -210,7 +210,7 @@ def _generic(
     outputs: list[torch.Tensor],
     learned: Learned,
 ) -> OpSpec:
-    """Describe any other function: shapes of its data and weights, and plain arguments."""
+    """Describe any other function by the shapes of its data and weights, and its plain arguments."""
     tensors = list(tensors_in([args, kwargs]))
     before = _LAYERS.get(kind, len(tensors))
     weights = [tensor for tensor in tensors[before:] if learned(tensor)]
@@ -233,7 +233,7 @@ def _quantised(
     outputs: list[torch.Tensor],
     packed: Sequence[torch.Tensor],
 ) -> OpSpec:
-    """Describe a layer whose weights torch has packed for whole numbers; scales and offsets do not decide its cost."""
+    """Describe a quantised layer with packed weights; scales and offsets do not affect its cost."""
     kind = plain if plain.startswith("quantized") else f"quantized_{plain}"
     data = list(tensors_in([args, kwargs]))
     weights = "+".join("x".join(map(str, tensor.shape)) for tensor in packed)
@@ -323,7 +323,7 @@ _DESCRIBED: dict[str, Callable[[str, tuple[Any, ...], dict[str, Any]], OpSpec]] 
 
 
 class _Argument(NamedTuple):
-    """One argument that torch's notation of a function names."""
+    """One argument in torch's schema of a function."""
 
     name: str
     type: str
@@ -332,16 +332,15 @@ class _Argument(NamedTuple):
 def plain_arguments(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Name the arguments of a call that are not tensors, as attributes of an `OpSpec`.
 
-    What is given by position gets the name that torch has for it: by the notation of its own operators, whichever of
-    them the arguments fit, or by the signature of the Python function. Where neither is known, it is numbered. What
-    need not be said is left out.
+    Positional arguments get torch's names: from the operator schema that they match, or from the signature of the
+    Python function. Otherwise they are numbered. Default values are omitted.
 
     Parameters
     ----------
     kind : str
-        Name of the function, without underscores around it.
+        Name of the function, without surrounding underscores.
     args, kwargs
-        What it was called with.
+        Arguments of the call.
 
     Examples
     --------
@@ -361,12 +360,12 @@ def plain_arguments(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def one_if_square(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return one number if all are equal."""
+    """Return one number if all sizes are equal."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 def _by_position(kind: str, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Name what was given by position."""
+    """Name the positional arguments."""
     plain = [place for place, arg in enumerate(args) if not _holds_tensor(arg)]
     known = _SIGNATURES.get(kind, ())
     if len(plain) <= len(known):
@@ -380,7 +379,7 @@ def _by_position(kind: str, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _names(kind: str, args: tuple[Any, ...]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Return the names of what was given by position, and the same with sizes that stand one by one in one tuple."""
+    """Return the names of the positional arguments, and the arguments with separate sizes gathered into a tuple."""
     for arguments in _notations(kind):
         packed = _packed(arguments, args)
         if len(packed) <= len(arguments) and all(map(_fits, packed, arguments)):
@@ -391,7 +390,7 @@ def _names(kind: str, args: tuple[Any, ...]) -> tuple[tuple[str, ...], tuple[Any
 
 @functools.cache
 def _notations(kind: str) -> tuple[tuple[_Argument, ...], ...]:
-    """Return the positional arguments of every operator of torch that has this name."""
+    """Return the positional arguments of all overloads of a torch operator."""
     packet = getattr(torch.ops.aten, kind, None)
     overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ()
     schemas = [getattr(packet, name)._schema for name in overloads]
@@ -403,7 +402,7 @@ def _notations(kind: str) -> tuple[tuple[_Argument, ...], ...]:
 
 @functools.cache
 def _python_names(kind: str) -> tuple[str, ...]:
-    """Return the names of the arguments of a function written in Python; none if there is no such function."""
+    """Return the argument names of a Python function; empty if there is no such function."""
     function = getattr(F, kind, None) or getattr(torch.functional, kind, None)
     try:
         parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
@@ -415,7 +414,7 @@ def _python_names(kind: str) -> tuple[str, ...]:
 
 
 def _packed(arguments: tuple[_Argument, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gather sizes given one by one, as methods of tensors take them, if there are too many arguments otherwise."""
+    """Gather sizes given as separate arguments, as tensor methods accept them, if there are too many arguments."""
     last = len(arguments) - 1
     if len(args) <= len(arguments) or last < 0 or _bare(arguments[last].type) != "List[int]":
         return args
@@ -448,10 +447,10 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _value(value: Any) -> Any:
-    """Turn an argument into what an `OpSpec` holds."""
+    """Convert an argument to an attribute of an `OpSpec`."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, int) for item in value):
         return one_if_square(tuple(map(int, value))) if value else "none"
     if isinstance(value, (bool, int, float, str)):
         return value
-    # The address of an object is not part of what is computed.
+    # The address of an object is not part of the computation.
     return re.sub(r" at 0x[0-9a-f]+|\s+", "", str(value))

@@ -1,4 +1,4 @@
-"""Export to ONNX, and exported networks joined to one."""
+"""Export to ONNX, and joining of exported networks."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ from nni_latency.imports import require
 from nni_latency.operators._inputs import tensors_in
 from nni_latency.operators._onnx import fed_inputs
 
-#: The version of ONNX's operators that is exported.
+#: ONNX opset version of exports.
 OPSET = 17
 
 _CALL = re.compile(r"\bcall(\d+)\b")
 _PART = re.compile(r"\bpart(\d+)/")
 
-#: Functions that return sizes of tensors.
+#: Functions that return tensor sizes.
 _SHAPE: Any = torch.Tensor.shape
 _SIZES = frozenset({torch.Tensor.size, _SHAPE.__get__, torch.Tensor.numel, torch.numel, torch.Tensor.nelement})
 
-#: Nodes that take most of the time of what they are fused with.
+#: Nodes that dominate the time of their fused kernel.
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
 
-#: Suffixes of names that runtimes give to tensors and nodes that they add.
+#: Suffixes that runtimes add to the names of new tensors and nodes.
 _SUFFIX = re.compile(r"(_nchwc|_bn_nchwc|_token_\d+|/WithoutBiases)+$")
 
-#: How many sizes a feature map has.
+#: Number of dimensions of a feature map.
 _RANK_OF_MAPS = 4
 
-#: Attributes of a window of 3 x 3 that leaves a feature map as large as it is.
+#: Attributes of a 3 x 3 window that preserves the size of a feature map.
 _SAME_SIZE: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
 
-#: Operators that bring their input into the layout that they want.
+#: Operators that convert their input to their own layout.
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
-#: By the rank of an input, a layer that makes one like it.
+#: Layer that produces an input of the given rank.
 _PRODUCERS: dict[int, tuple[str, dict[str, Any]]] = {
     2: ("Softmax", {"axis": -1}),
     3: ("Softmax", {"axis": -1}),
     _RANK_OF_MAPS: ("MaxPool", _SAME_SIZE),
 }
 
-#: ONNX's number of the type float32.
+#: ONNX's code of the type float32.
 _REAL = 1
 
 
 @dataclass(frozen=True)
 class OnnxNetwork:
-    """A network in ONNX, and what its nodes are parts of. Immutable.
+    """A network in ONNX, and the parts to which its nodes belong. Immutable.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        The network, with its weights.
+        The network with its weights.
     n_labels : int
-        How many parts it is divided into: calls of torch functions, or networks that were joined.
+        Number of parts: calls of torch functions, or joined networks.
     is_joined : bool, default=False
-        Whether the parts are networks that were joined.
+        Whether the parts are joined networks.
     """
 
     model: Any
@@ -78,12 +78,12 @@ class OnnxNetwork:
     is_joined: bool = False
 
     def origin_of(self, name: str) -> str:
-        """Return the name of a node of this network by what a runtime made of it, or of the tensor that it makes."""
+        """Return the name of the original node, given the name of a node or tensor of a runtime."""
         plain = _SUFFIX.sub("", name)
         return self._producers.get(plain, plain)
 
     def label_of(self, names: Sequence[str]) -> int | None:
-        """Return the number of the part that a node belongs to, by its own name and those of its results."""
+        """Return the index of the part of a node, given the names of the node and its results."""
         return next(self._labels(names), None)
 
     def _labels(self, names: Sequence[str]) -> Iterator[int]:
@@ -94,21 +94,21 @@ class OnnxNetwork:
                 yield int(match[1])
 
     def kernels(self, nodes: Sequence[Sequence[str]]) -> dict[int, set[int]]:
-        """Say which parts run together, by the names of the nodes that a runtime has made.
+        """Return which parts run together, given the names of a runtime's nodes.
 
         Parameters
         ----------
         nodes : sequence of sequence of str
-            The names of every node: its own, and those of what it was made of.
+            Names of every node: its own, and those of its original nodes.
 
         Returns
         -------
         dict of int to set of int
-            By the part that computes most in each kernel, all parts in it.
+            All parts of each kernel, by the part with the most work.
         """
         found: dict[int, set[int]] = {}
         labels = [list(self._labels(names)) for names in nodes]
-        # A node may also be made of something that has a separate node, such as a copy.
+        # A node may also contain a part that has a separate node, such as a copy.
         own = {named[0] for named in labels if named}
         executed = own.union(*labels)
         for first, *others in filter(None, labels):
@@ -118,11 +118,11 @@ class OnnxNetwork:
         return found
 
     def main_labels(self, nodes: Sequence[Sequence[str]]) -> dict[int, int]:
-        """Say which part the time of each part that ran belongs to.
+        """Return the part to which the time of each executed part is attributed.
 
-        A runtime names what it fused by one of its operators, and may say of which others it was made. What has no node
-        and is named by none was fused with what takes its result; the time of all of them belongs to the one that
-        computes most, a convolution or a matrix product, or else to the first.
+        A runtime names a fused kernel after one of its operators, and may list the others. A part without a node that
+        is listed nowhere was fused with its consumer. The time of a kernel is attributed to the part with the most
+        work, a convolution or a matrix product, or else to the first.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class OnnxNetwork:
         Returns
         -------
         dict of int to int
-            By part: those that have nodes, and those that were fused with them.
+            Main part by part, for parts with nodes and parts fused with them.
         """
         if self.is_joined:
             return {label: label for label in range(self.n_labels)}
@@ -142,7 +142,7 @@ class OnnxNetwork:
         return min(members & self._heavy or members)
 
     def _members(self, label: int, others: set[int]) -> set[int]:
-        """Return a part, and those before it that have no node."""
+        """Return a part and its predecessors without a node."""
         members, todo = {label}, [label]
         while todo:
             for source in self._sources.get(todo.pop(), ()):
@@ -153,7 +153,7 @@ class OnnxNetwork:
 
     @cached_property
     def _producers(self) -> dict[str, str]:
-        """By tensor, the name of the node that makes it."""
+        """Name of the producing node by tensor."""
         return {name: node.name for node in self.model.graph.node for name in node.output}
 
     @cached_property
@@ -168,7 +168,7 @@ class OnnxNetwork:
 
     @cached_property
     def _sources(self) -> dict[int, set[int]]:
-        """By part, the parts whose results it takes; weights that an exporter shares between parts are not results."""
+        """Sources of each part; weights shared between parts by an exporter do not count."""
         found: dict[int, set[int]] = {}
         for node in self.model.graph.node:
             label = self.label_of([node.name])
@@ -183,16 +183,16 @@ class OnnxNetwork:
         return {label for label in labels if label is not None}
 
     def feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
-        """Return by name those of the inputs that the network takes; what it does not compute with is left out."""
+        """Return the inputs by name, without those that the network does not use."""
         return {name: inputs[place] for name, place in self._places.items()}
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """By the name of an input, its place; found once, because it is asked for in every timed run."""
+        """Index of each input by name; cached because every timed run needs it."""
         return {item.name: int(item.name.rpartition("input")[2]) for item in fed_inputs(self.model.graph)}
 
     def serialised(self) -> bytes:
-        """Return the model as ONNX files hold it."""
+        """Return the serialised model."""
         data: bytes = self.model.SerializeToString()
         return data
 
@@ -200,8 +200,8 @@ class OnnxNetwork:
 def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwork:
     """Export a network to ONNX.
 
-    Every node has the number of the call of a torch function that it comes from in its name, in the order of
-    `nni_latency.operators.trace`, views and properties counted, so that the time of a node can be put down to the
+    The name of every node contains the index of its call of a torch function, in the order of
+    `nni_latency.operators.trace` with views and properties counted, so that the time of a node can be attributed to the
     operator.
 
     Parameters
@@ -209,7 +209,7 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
     module : nn.Module
         The network, in evaluation mode.
     tensors : sequence of Tensor
-        What its forward pass takes, one by one.
+        Inputs of the forward pass.
 
     Returns
     -------
@@ -218,7 +218,7 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
     Raises
     ------
     InvalidValueError
-        If an operator has no counterpart in ONNX; the message names it.
+        If an operator has no ONNX equivalent; the message names it.
     MissingDependencyError
         If the package onnx is not installed.
 
@@ -232,7 +232,7 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
     scopes = _CallScopes()
     names = [f"input{index}" for index in range(len(tensors))]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        # The exporter by tracing is the one that names nodes by their scopes, and says of itself that it is old.
+        # Only the tracing exporter names nodes by their scopes; it warns that it is deprecated.
         warnings.simplefilter("ignore")
         path = Path(folder) / "network.onnx"
         try:
@@ -247,11 +247,10 @@ def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwo
 
 @contextlib.contextmanager
 def _of_tensors_alone(module: nn.Module) -> Iterator[None]:
-    """Let a network take the tensors that it is given, and return tensors alone, for as long as it is exported.
+    """Make a network accept exactly the given tensors and return only tensors during the export.
 
-    The exporter would pass the default of every other argument by position, which a forward pass that takes some by
-    name alone, or is wrapped in one that sets them, refuses; and it refuses results that are not tensors, such as the
-    cache of a language model.
+    The exporter passes the default of every other argument by position, which fails for keyword-only or already bound
+    arguments; and it rejects results other than tensors, such as the cache of a language model.
     """
     forward = module.forward
     own = "forward" in vars(module)
@@ -275,7 +274,7 @@ def _of_tensors_alone(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
-    """Keep the exporter from printing the whole network where it fails, whatever its own setting says."""
+    """Keep the exporter from printing the whole network on failure, regardless of its own setting."""
     log = torch._C._jit_onnx_log
     torch._C._jit_onnx_log = lambda *_: None
     try:
@@ -285,7 +284,7 @@ def _without_log() -> Iterator[None]:
 
 
 class _CallScopes(TorchFunctionMode):
-    """Gives everything that is traced inside a call of a torch function the scope ``callN``."""
+    """Assigns the scope ``callN`` to everything traced inside a call of a torch function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -295,7 +294,7 @@ class _CallScopes(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         state: Any = torch._C._get_tracing_state()
-        if state is None:  # what the exporter does before and after it traces
+        if state is None:  # the exporter's own calls before and after tracing
             return func(*args, **kwargs or {})
         state.push_scope(f"Call::call{self.n_calls}")
         self.n_calls += 1
@@ -307,26 +306,26 @@ class _CallScopes(TorchFunctionMode):
 
 
 def _plain(size: Any) -> Any:
-    """Return sizes as numbers.
+    """Convert sizes to numbers.
 
-    While a network is traced for export they are tensors, and what it computes of them would be calls that it does not
-    make when it runs, and nodes that depend on the shape of the input, which is fixed.
+    During tracing for export, sizes are tensors. Computations on them would add calls that do not occur at run time,
+    and nodes that depend on the fixed input shape.
     """
     return torch.Size(map(int, size)) if isinstance(size, tuple) else int(size)
 
 
 def join_onnx(networks: Sequence[OnnxNetwork]) -> OnnxNetwork:
-    """Join networks that run one after another, each on what the one before returned, into one.
+    """Join networks into a chain in which each takes the output of the one before.
 
     Parameters
     ----------
     networks : sequence of OnnxNetwork
-        At least one, each with one output, and all but the first with one input.
+        At least one network, each with one output, and all but the first with one input.
 
     Raises
     ------
     InvalidValueError
-        If one has another number of inputs or outputs.
+        If a network has another number of inputs or outputs.
     """
     onnx = require("onnx", "Joining networks", "onnx")
     parts = [onnx.compose.add_prefix(item.model, f"part{index}/") for index, item in enumerate(networks)]
@@ -347,20 +346,20 @@ def join_onnx(networks: Sequence[OnnxNetwork]) -> OnnxNetwork:
 
 
 def parallel_onnx(networks: Sequence[OnnxNetwork], n_inputs: Sequence[int]) -> OnnxNetwork:
-    """Put networks that have nothing to do with each other side by side into one.
+    """Combine independent networks into one network with parallel branches.
 
     Parameters
     ----------
     networks : sequence of OnnxNetwork
-        At least one.
+        At least one network.
     n_inputs : sequence of int
-        By network, how many inputs it is given; the one that they become is given all of them, in order.
+        Number of inputs of each network; the combined network takes all of them in order.
     """
     onnx = require("onnx", "Joining networks", "onnx")
     parts = [onnx.compose.add_prefix(item.model, f"part{index}/") for index, item in enumerate(networks)]
     before = 0
     for part, count in zip(parts, n_inputs, strict=True):
-        for item in reversed(part.graph.input):  # so that no new name is one that is still to be changed
+        for item in reversed(part.graph.input):  # in reverse, so that a new name never equals a name not yet changed
             prefix, _, number = item.name.rpartition("input")
             name = f"{prefix}input{before + int(number)}"
             _rename_input(part.graph, item.name, name)
@@ -374,11 +373,11 @@ def parallel_onnx(networks: Sequence[OnnxNetwork], n_inputs: Sequence[int]) -> O
 
 
 def add_producers(network: OnnxNetwork) -> OnnxNetwork:
-    """Put cheap layers before every input of a network, which make it as the layer before would in a larger network.
+    """Add a cheap layer before every input of a network to imitate the preceding layer of a larger network.
 
-    Feature maps pass a pooling of 3 x 3, rows of numbers a softmax; runtimes fuse neither with what follows. What works
-    in whatever memory layout it finds, such as an activation, finds that of convolutions: a depthwise one runs before
-    the pooling. Inputs of other shapes, and whole numbers, stay as they are.
+    Feature maps pass a 3 x 3 pooling, rows of numbers a softmax; runtimes fuse neither with the next layer. Operators
+    that keep the memory layout of their input, such as activations, get that of convolutions: a depthwise convolution
+    runs before the pooling. Inputs of other shapes and integers are unchanged.
     """
     onnx, model = _copied(network)
     in_layout = _read_by_convolutions(model.graph)
@@ -405,19 +404,18 @@ def add_producers(network: OnnxNetwork) -> OnnxNetwork:
 
 
 def add_consumers(network: OnnxNetwork, *, all_maps: bool = False) -> OnnxNetwork:
-    """Put a cheap layer behind what works on one feature map in any memory layout, such as an activation or a shuffle.
+    """Add a cheap layer after operators on one feature map that accept any memory layout, such as activations.
 
-    What a network returns is written to separate memory. In a larger network another operator reads it, and the
-    runtime uses its memory again, or writes the result where the input was. Call `add_producers` afterwards, because it
-    replaces the inputs by other tensors.
+    Outputs of a network are written to separate memory. In a larger network, another operator reads them, and the
+    runtime reuses the memory or computes in place. Call `add_producers` afterwards, because it replaces the inputs.
 
     Parameters
     ----------
     network : OnnxNetwork
-        A network, or several side by side.
+        A network, or several in parallel.
     all_maps : bool, default=False
-        Put it behind every feature map that is returned. A runtime may fuse only what another operator reads: ONNX
-        Runtime runs a hard swish behind a convolution as a separate kernel where the network ends with it.
+        Whether to add the layer after every returned feature map. A runtime may fuse only operators whose result is
+        read: ONNX Runtime runs a hard swish after a convolution as a separate kernel if it ends the network.
     """
     onnx, model = _copied(network)
     maps = Counter(_part_of(item.name) for item in model.graph.input if _has_producer(item))
@@ -443,7 +441,7 @@ def _copied(network: OnnxNetwork) -> tuple[Any, Any]:
 
 
 def _part_of(name: str) -> str:
-    """Return the part of a joined network to which a tensor belongs."""
+    """Return the part of a joined network that a tensor belongs to."""
     return name.partition("/")[0]
 
 
@@ -456,7 +454,7 @@ def _shape_of(item: Any) -> list[int]:
 
 
 def _has_producer(item: Any) -> bool:
-    """Whether there is a layer that makes such a tensor: one of real numbers, of a rank that networks pass on."""
+    """Whether a layer can produce such a tensor: real numbers of a supported rank."""
     return item.type.tensor_type.elem_type == _REAL and len(_shape_of(item)) in _PRODUCERS
 
 
@@ -468,14 +466,14 @@ def _rename_input(graph: Any, old: str, new: str) -> None:
 
 
 def shuffle_channels(inputs: torch.Tensor, groups: int = 2) -> torch.Tensor:
-    """Interleave the channels of groups, by functions that every exporter knows.
+    """Interleave the channels of groups, with functions that every exporter supports.
 
     Parameters
     ----------
     inputs : Tensor of shape (batch, channels, height, width)
         Feature maps.
     groups : int, default=2
-        Into how many groups the channels are divided.
+        Number of groups of channels.
 
     References
     ----------
@@ -493,7 +491,7 @@ class ChannelShuffle(nn.Module):
     Parameters
     ----------
     groups : int, default=2
-        Into how many groups the channels are divided.
+        Number of groups of channels.
     """
 
     def __init__(self, groups: int = 2) -> None:
@@ -501,5 +499,5 @@ class ChannelShuffle(nn.Module):
         self.groups = groups
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the channels in their new order."""
+        """Return the channels in the new order."""
         return shuffle_channels(inputs, self.groups)

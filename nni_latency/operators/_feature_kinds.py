@@ -1,4 +1,4 @@
-"""Features of operators by kind: convolutions, matrix products, and what goes through its elements."""
+"""Features of operators by kind: convolutions, matrix products, and elementwise operators."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from nni_latency.operators._features import (
 )
 from nni_latency.operators._op_spec import OpSpec, Shape
 
-#: Operations a number of a softmax: largest, difference, exponential, sum, quotient.
+#: Operations per element of a softmax: maximum, difference, exponential, sum, quotient.
 SOFTMAX = 5
 
-#: By recurrent kind: gates, and operations of a unit and step besides the products and biases.
+#: Gates of each recurrent kind, and operations per unit and step besides products and biases.
 _LAYERS = {"lstm": (4, 22), "gru": (3, 17), "rnn_tanh": (1, 2), "rnn_relu": (1, 2)}
 
 _RECURRENT = {**_LAYERS, **{f"{kind}_cell": work for kind, work in _LAYERS.items()}}
 
-#: Kinds by the operations that they take for a number of the output.
+#: Kinds by their operations per output element.
 _BY_OPERATIONS: dict[int, tuple[str, ...]] = {
     1: (
         *("relu", "threshold", "hardshrink", "tanh", "add", "sub", "mul", "multiply", "div", "pow", "maximum"),
@@ -51,7 +51,7 @@ _BY_OPERATIONS: dict[int, tuple[str, ...]] = {
     5: ("selu", "celu", "gelu", "silu", "mish", "hardswish", "glu", "dynamicquantizelinear"),
 }
 
-#: Operations a number of the output.
+#: Operations per output element.
 POINTWISE: dict[str, int] = {
     **{kind: count for count, kinds in _BY_OPERATIONS.items() for kind in kinds},
     "softmax": SOFTMAX,
@@ -59,9 +59,9 @@ POINTWISE: dict[str, int] = {
     "softmin": SOFTMAX + 1,
 }
 
-#: Operations a number of the input; those of affine parameters come on top.
+#: Operations per input element, without affine parameters.
 NORMALISATIONS: dict[str, int] = {
-    # In inference the statistics of a batch are known: one scale and one shift.
+    # In inference, batch statistics are constant: one scale and one shift.
     "batch_norm": 2,
     # Mean, difference, square, sum, scale.
     "layer_norm": 5,
@@ -72,7 +72,7 @@ NORMALISATIONS: dict[str, int] = {
     "normalize": 3,
 }
 
-#: What makes one number of many: operations a number of the input, and a number of the output.
+#: Reductions: operations per input element, and per output element.
 REDUCTIONS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("sum", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all"), (1, -1)),
     "mean": (1, 0),
@@ -84,7 +84,7 @@ REDUCTIONS: dict[str, tuple[int, int]] = {
     "cosine_similarity": (3, 2),
 }
 
-#: What only moves numbers, or makes them of nothing.
+#: Kinds that only move or create elements.
 MOVEMENTS: tuple[str, ...] = (
     *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "copy", "clone", "index", "index_select", "gather"),
     *("pad", "constant_pad_nd", "roll", "flip", "repeat", "repeat_interleave", "tile", "where", "masked_fill", "tril"),
@@ -94,12 +94,12 @@ MOVEMENTS: tuple[str, ...] = (
     *("tensor", "as_tensor", "masked_select", "nonzero"),
 )
 
-#: Operations a number of the output of an interpolation: differences and products between its neighbours.
+#: Operations per output element of an interpolation: differences and products of its neighbours.
 _INTERPOLATIONS = {"nearest": 0, "nearest-exact": 0, "linear": 3, "bilinear": 7, "bicubic": 31, "trilinear": 15}
 
 
 def convolution(op: OpSpec) -> Features:
-    """Count a convolution: every output takes a multiply-add for each weight that it sees."""
+    """Count a convolution: one multiply-add per output and weight of its window."""
     batch, channels, sizes = _split(op)
     kernel = spread(op["kernel_size"], len(sizes))
     seen = math.prod(kernel) * (channels // op.get("groups", 1))
@@ -109,7 +109,7 @@ def convolution(op: OpSpec) -> Features:
 
 
 def transposed(op: OpSpec) -> Features:
-    """Count a transposed convolution: every input takes a multiply-add for each weight that it is spread by."""
+    """Count a transposed convolution: one multiply-add per input and weight of its window."""
     batch, channels, sizes = _split(op)
     kernel = spread(op["kernel_size"], len(sizes))
     out, groups = op["out_channels"], op.get("groups", 1)
@@ -125,7 +125,7 @@ def _counted(op: OpSpec, outputs: int, *, macs: int, weights: int) -> Features:
 
 
 def _split(op: OpSpec) -> tuple[int, int, Shape]:
-    """Return batch, channels and sizes; an input without a batch is a batch of one."""
+    """Return batch, channels and sizes; an input without batch dimension has batch size one."""
     shape, dimensions = op.input_shapes[0], int(op.kind[-2])
     batch = shape[0] if len(shape) == dimensions + 2 else 1
     return batch, shape[-dimensions - 1], shape[-dimensions:]
@@ -145,7 +145,7 @@ def _convolved(sizes: Shape, kernel: Shape, op: OpSpec) -> list[int]:
 
 
 def _widened(sizes: Shape, kernel: Shape, op: OpSpec) -> list[int]:
-    """Return the sizes of a transposed convolution's output; what does not stand in the attributes is 0, or 1."""
+    """Return the output sizes of a transposed convolution; missing attributes are 0 or 1."""
     names = {"stride": 1, "output_padding": 0, "dilation": 1}
     stride, extra, dilation = (spread(op.get(name, usual), len(sizes)) for name, usual in names.items())
     padding = _both_sides(op.get("padding", 0), len(sizes))
@@ -157,14 +157,14 @@ def _widened(sizes: Shape, kernel: Shape, op: OpSpec) -> list[int]:
 
 
 def _both_sides(padding: int | tuple[int, ...], dimensions: int) -> list[int]:
-    """Return the padding of both sides together; where they differ, those before stand before those behind."""
+    """Return the total padding of both sides; if they differ, the sides before precede the sides after."""
     sides = spread(padding, dimensions)
     behind = sides[dimensions:] or sides
     return [one + other for one, other in zip(sides[:dimensions], behind, strict=True)]
 
 
 def _checked(sizes: list[int], op: OpSpec) -> list[int]:
-    """Return the sizes of an output, or raise `InvalidValueError` where nothing would be left of the input."""
+    """Return the sizes of an output; raise `InvalidValueError` if one is empty."""
     if min(sizes, default=0) < 0:
         raise InvalidValueError(
             f"The operator {op.op_key!r} has a window that its input does not hold: its output would have the sizes "
@@ -196,27 +196,27 @@ def _bilinear(op: OpSpec) -> Features:
 
 
 def _matmul(op: OpSpec) -> Features:
-    """Count a product of two factors: every output is a sum over the last dimension of the first one."""
+    """Count a matrix product: every output is a sum over the last dimension of the first factor."""
     outputs = outputs_of(op)
     shapes = [*op.input_shapes, *weights_of(op)]
     return make_features(op, outputs, macs=outputs * shapes[0][-1])
 
 
 def _add_matmul(op: OpSpec) -> Features:
-    """Count a product of the last two of three inputs, to which the first is added."""
+    """Count the product of the last two of three inputs, plus the first."""
     outputs = outputs_of(op)
     return make_features(op, outputs, macs=outputs * op.input_shapes[-2][-1], other_flops=outputs)
 
 
 def _einsum(op: OpSpec) -> Features:
-    """Count a sum over products as one pass over all its indices, with a multiply-add for each factor but one."""
+    """Count a sum over products as one pass over all indices, with a multiply-add for each factor but one."""
     equation = re.sub(r"\s", "", str(op.get("equation", "")))
     factors = equation.partition("->")[0].split(",")
     shapes = [*op.input_shapes, *weights_of(op)]
     sizes: dict[object, int] = {}
     for factor, shape in zip(factors, shapes, strict=True):
         for index, size in zip(_indices(factor, len(shape)), shape, strict=True):
-            # What is broadcast has the size 1 in one factor.
+            # A broadcast dimension has size 1 in one factor.
             sizes[index] = max(size, sizes.get(index, 1))
     steps, outputs = math.prod(sizes.values()), outputs_of(op)
     if len(factors) == 1:
@@ -225,14 +225,14 @@ def _einsum(op: OpSpec) -> Features:
 
 
 def _indices(factor: str, dimensions: int) -> list[object]:
-    """Name the dimensions of a factor; those that an ellipsis stands for are numbered from the last one."""
+    """Name the dimensions of a factor; those of an ellipsis are numbered from the last one."""
     before, dots, after = factor.partition("...")
     rest = range(dimensions - len(before) - len(after), 0, -1) if dots else ()
     return [*before, *rest, *after]
 
 
 def _attention(op: OpSpec) -> Features:
-    """Count attention in full, without regard to masks: scores, scale, softmax, weighted sum."""
+    """Count full attention, ignoring masks: scores, scale, softmax, weighted sum."""
     query, key, value, *masks = op.input_shapes
     batch = math.prod(query[:-2])
     scores = batch * query[-2] * key[-2]
@@ -242,7 +242,7 @@ def _attention(op: OpSpec) -> Features:
 
 
 def _recurrent(op: OpSpec) -> Features:
-    """Count a recurrent layer: its products at every step, biases, and what the gates do."""
+    """Count a recurrent layer: products at every step, biases and gates."""
     gates, each = _RECURRENT[op.kind]
     matrices = [shape for shape in weights_of(op) if len(shape) == 2]
     biases = sum(shape[0] for shape in weights_of(op) if len(shape) == 1)
@@ -253,7 +253,7 @@ def _recurrent(op: OpSpec) -> Features:
 
 
 def _quantised(op: OpSpec) -> Features:
-    """Count a layer whose weights are packed: every output takes a multiply-add for each weight that it sees."""
+    """Count a layer with packed weights: one multiply-add per output and weight that it uses."""
     outputs, (weight, *bias) = outputs_of(op), weights_of(op)
     return make_features(
         op,
@@ -280,7 +280,7 @@ def _transform(op: OpSpec) -> Features:
 
 
 def _embedding(op: OpSpec) -> Features:
-    """Count a look-up, which reads only the rows that it returns."""
+    """Count a look-up, which reads only the returned rows."""
     outputs, indices = outputs_of(op), inputs_of(op)
     width = weights_of(op)[0][-1] if weights_of(op) else 1
     read = math.prod(op.input_shapes[0]) * width if op.kind == "embedding_bag" else outputs
@@ -316,7 +316,7 @@ def _pointwise(op: OpSpec) -> Features:
 
 
 def _broadcast(op: OpSpec) -> int:
-    """Return the elements of the output of inputs that are broadcast to each other's shapes."""
+    """Return the number of output elements after broadcasting the inputs."""
     if op.get("out") is not None or len(op.input_shapes) < 2:
         return outputs_of(op)
     longest = max(map(len, op.input_shapes))
@@ -327,7 +327,7 @@ def _broadcast(op: OpSpec) -> int:
 def _normalisation(op: OpSpec) -> Features:
     elements = math.prod(op.input_shapes[0])
     if op.kind == "batch_norm":
-        # Two parameters a channel, unless it has none, and two statistics that are read as well.
+        # Two parameters per channel, if any, and two statistics to read.
         channels = op.input_shapes[0][1]
         each = 0 if not op.get("affine", True) else 1 + bool(op.get("bias", True))
         made = make_features(op, elements, other_flops=2 * elements, params=each * channels)
@@ -356,7 +356,7 @@ def _movement(op: OpSpec) -> Features:
 
 
 def _pooling(op: OpSpec) -> Features:
-    """Count windows: comparisons for the largest; a sum and a quotient for the average; powers, a sum and a root."""
+    """Count windows: comparisons for the maximum; a sum and a quotient for the average; powers, a sum and a root."""
     outputs, dimensions = outputs_of(op), int(op.kind[-2])
     window = math.prod(spread(op.get("kernel_size"), dimensions))
     each = {"max": window - 1, "avg": window, "lp": 2 * window}[op.kind.split("_")[0]]
@@ -364,7 +364,7 @@ def _pooling(op: OpSpec) -> Features:
 
 
 def _adaptive_pooling(op: OpSpec) -> Features:
-    """Count windows that divide the input; they overlap where it does not divide evenly."""
+    """Count windows that partition the input; they overlap if it does not divide evenly."""
     dimensions, out = int(op.kind[-2]), out_shape_of(op)
     inside, after = op.input_shapes[0][-dimensions:], out[-dimensions:]
     covered = math.prod(_covered(size, pieces) for size, pieces in zip(inside, after, strict=True))
@@ -399,18 +399,18 @@ def _fold(op: OpSpec) -> Features:
 
 
 def _accumulation(op: OpSpec) -> Features:
-    """Count an addition for every number of the source, which comes last."""
+    """Count an addition per element of the source, the last input."""
     return make_features(op, math.prod(op.input_shapes[0]), other_flops=math.prod(op.input_shapes[-1]))
 
 
 def _sorting(op: OpSpec) -> Features:
-    """Count the comparisons of a sort, or of a heap of the largest numbers."""
+    """Count the comparisons of a sort, or of a heap of the largest elements."""
     kept = int(op.get("k", 0)) or (op.input_shapes[0] or (1,))[-1]
     return make_features(op, 2 * outputs_of(op), other_flops=elements_of(op) * max(1, math.ceil(math.log2(kept + 1))))
 
 
 def _weight_norm(op: OpSpec) -> Features:
-    """Count squares, their sums and a scale for every number of the weight."""
+    """Count squares, their sums and a scale per element of the weight."""
     weight = max(weights_of(op) or op.input_shapes, key=math.prod)
     return make_features(op, math.prod(weight), other_flops=3 * math.prod(weight))
 

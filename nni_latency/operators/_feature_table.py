@@ -1,4 +1,4 @@
-"""The table from operator kind to feature function, blocks taken apart, and what cannot be counted."""
+"""Feature functions by operator kind, decomposition of blocks, and operators that cannot be counted."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from nni_latency.operators._op_spec import OpSpec, Shape, parse_op_keys
 
 _FEATURES: dict[str, FeatureFunction] = {**CONVOLUTIONS, **PRODUCTS, **ELEMENTWISE}
 
-#: Precisions of platforms, by the element types of networks.
+#: Precisions of platforms by element type of networks.
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
-#: Share of a network's work from which on an element type counts.
+#: Minimum share of a network's work of an element type that counts.
 _ENOUGH = 0.1
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What several operators compute together.
+    """Total work of several operators.
 
     Parameters
     ----------
     features : Features
         Sum over the operators.
     uncounted : tuple of str
-        Kinds, each once, of which no feature function knows the work: they add what their shapes say, the elements
-        and bytes that they read and write, and no operations.
+        Distinct kinds without a feature function: only the elements and bytes that they read and write are counted,
+        from their shapes.
     """
 
     features: Features
@@ -59,13 +59,13 @@ def features_of(op: OpSpec) -> Features:
     Returns
     -------
     Features
-        Counts for the whole batch. Of a kind that has no feature function, what its shapes say: elements and bytes
-        read and written; `work_of` also says which those are.
+        Counts for the whole batch. For a kind without a feature function, only elements and bytes read and written,
+        from the shapes; `work_of` also returns whether that is the case.
 
     Raises
     ------
     InvalidValueError
-        If its kind is known, and its shapes or attributes do not fit it.
+        If the kind is known and its shapes or attributes are invalid.
 
     Examples
     --------
@@ -83,10 +83,10 @@ def work_of(op: OpSpec) -> tuple[Features, bool]:
     Returns
     -------
     features : Features
-        What it computes and moves. Of what cannot be counted, the elements and bytes read and written, as its shapes
-        say.
+        Operations and data movement; for operators that cannot be counted, only the elements and bytes read and
+        written, from the shapes.
     counted : bool
-        Whether feature functions understand it, and all parts of it.
+        Whether feature functions exist for the operator and all its parts.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def work_of(op: OpSpec) -> tuple[Features, bool]:
 
 
 def count_operators(ops: Iterable[OpSpec]) -> Counted:
-    """Count operators together, and list the kinds that cannot be counted.
+    """Count operators in total, and list the kinds that cannot be counted.
 
     Examples
     --------
@@ -123,12 +123,12 @@ def count_operators(ops: Iterable[OpSpec]) -> Counted:
 
 
 def count_graph(graph: Graph) -> Counted:
-    """Count the operators of a network together; parameters that several of them take are counted once.
+    """Count the operators of a network in total; shared parameters are counted once.
 
     Parameters
     ----------
     graph : Graph
-        As `nni_latency.operators.trace` and `read_onnx` return it. Where it does not say which parameters are the same,
+        Graph as returned by `nni_latency.operators.trace` and `read_onnx`. If it does not identify shared parameters,
         they are counted at every use.
 
     Examples
@@ -153,13 +153,13 @@ def supported_kinds() -> list[str]:
 
 
 def _parts(op: OpSpec) -> list[OpSpec]:
-    """Take a block apart, or raise `InvalidValueError`."""
+    """Decompose a block, or raise `InvalidValueError`."""
     with _fitting(op):
         return parts_of(op)
 
 
 def _count(op: OpSpec) -> Features:
-    """Count an operator that has no parts, or raise `InvalidValueError`."""
+    """Count an operator without parts, or raise `InvalidValueError`."""
     if op.kind not in _FEATURES:
         return _moved(op)
     with _fitting(op):
@@ -167,7 +167,7 @@ def _count(op: OpSpec) -> Features:
 
 
 def _count_anyway(op: OpSpec) -> tuple[Features, bool]:
-    """Count an operator that has no parts, by its shapes where that is all that is known."""
+    """Count an operator without parts, from its shapes if its kind is unknown."""
     try:
         return _count(op), op.kind in _FEATURES
     except InvalidValueError:
@@ -176,7 +176,7 @@ def _count_anyway(op: OpSpec) -> tuple[Features, bool]:
 
 @contextmanager
 def _fitting(op: OpSpec) -> Iterator[None]:
-    """Name the operator whose attributes are not those of its kind."""
+    """Add the operator to errors about its attributes."""
     try:
         yield
     except LatencyError:
@@ -188,20 +188,20 @@ def _fitting(op: OpSpec) -> Iterator[None]:
 
 
 def _moved(op: OpSpec) -> Features:
-    """Count what is read and written, which follows from shapes alone."""
+    """Count reads and writes, which follow from the shapes."""
     try:
         return make_features(op, outputs_of(op))
     except (InvalidValueError, TypeError, ValueError, AttributeError):
-        # Attributes that are not shapes of weights or outputs.
+        # Attributes other than shapes of weights or outputs.
         elements = elements_of(op)
         return Features(memory=2 * size_of(op) * elements, inputs=elements, outputs=elements)
 
 
 def parts_of(op: OpSpec) -> list[OpSpec]:
-    """Take a block apart into the operators that it runs; any other operator is its only part.
+    """Decompose a block into its operators; any other operator is its only part.
 
-    Blocks are the kinds that the spaces of this package describe themselves by, and user modules that call
-    several functions: those are listed in the attribute ``calls``.
+    Blocks are the kinds used by the spaces of this package, and user modules that call several functions, which are
+    listed in the attribute ``calls``.
 
     Examples
     --------
@@ -218,7 +218,7 @@ def parts_of(op: OpSpec) -> list[OpSpec]:
 def _conv_bn_parts(
     op: OpSpec, shape: Shape, out: int, *, kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = True
 ) -> list[OpSpec]:
-    """Describe convolution, normalisation and, if asked for, activation."""
+    """Describe convolution, normalisation and, optionally, activation."""
     batch, _, height, width = shape
     after = (batch, out, _strided(height, stride), _strided(width, stride))
     parts = [
@@ -257,7 +257,7 @@ def _inverted_residual(op: OpSpec) -> list[OpSpec]:
 
 
 def _expanded_conv(op: OpSpec) -> list[OpSpec]:
-    """Take apart the block of MobileNetV3: no first convolution without expansion, optional squeeze and excitation."""
+    """Decompose the block of MobileNetV3: no first convolution without expansion, optional squeeze and excitation."""
     shape = op.input_shapes[0]
     batch, channels, height, width = shape
     middle, stride = op["channels"], op["stride"]
@@ -299,9 +299,9 @@ def _classification_head(op: OpSpec) -> list[OpSpec]:
 
 
 def _multi_head_attention(op: OpSpec) -> list[OpSpec]:
-    """Describe the projections, attention, the mean of the heads if it is asked for, and the last projection.
+    """Describe the projections, attention, the optional mean of the heads, and the last projection.
 
-    Query, key and value come with the tokens first: (tokens, batch, channels).
+    Query, key and value have the tokens first: (tokens, batch, channels).
     """
     query, key, value = op.input_shapes[:3]
     width, heads = (int(op.get(name)) for name in ("embed_dim_to_check", "num_heads"))
@@ -322,7 +322,7 @@ def _multi_head_attention(op: OpSpec) -> list[OpSpec]:
     return [*parts, OpSpec.of("linear", [last], dtype=op.dtype, out_features=width, bias=bias)]
 
 
-#: Blocks, each taken apart into the operators that it runs.
+#: Decomposition of each block into its operators.
 COMPOSITES: dict[str, Callable[[OpSpec], list[OpSpec]]] = {
     "conv_block": _conv_block,
     "inverted_residual": _inverted_residual,
@@ -344,14 +344,15 @@ def require_operators(operators: Sized, name: str) -> None:
 
 
 def precision_remarks(ops: Iterable[OpSpec], precision: str) -> tuple[str, ...]:
-    """Say of a network which of its work is in other element types than those of a platform.
+    """Return a remark if a network computes in other element types than a platform.
 
     Parameters
     ----------
     ops : iterable of OpSpec
-        Its operators.
+        Operators of the network.
     precision : str
-        Of the platform. With fp32 networks one in single precision is meant; with others the runtime converts one.
+        Precision of the platform. For fp32, a network in single precision is expected; for others, the runtime converts
+        it.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""`Features`: what an operator computes, and what the feature functions of all kinds share.
+"""`Features`: the work of an operator, and helpers of the feature functions.
 
-Multiply-adds and FLOPs are two numbers here and never share a name: a multiply-add is two floating-point operations,
+Multiply-adds and FLOPs are separate quantities with separate names: a multiply-add is two floating-point operations,
 and normalisation, activation, addition and pooling are floating-point operations without any multiply-add.
 """
 
@@ -23,20 +23,20 @@ _SHAPE = re.compile(r"(\d{1,18}(x\d{1,18})*)?")
 
 @dataclass(frozen=True)
 class Features:
-    """What an operator computes, counted without running it.
+    """Work of an operator, counted without running it.
 
     Parameters
     ----------
     macs : int
         Multiply-adds of convolutions and matrix products (what papers often print as "FLOPs").
     flops : int
-        Floating-point operations: two a multiply-add, plus those of all other operators.
+        Floating-point operations: two per multiply-add, plus those of all other operators.
     acts : int
         ACTS: output elements of the convolutions.
     inp : int
         INP: input elements of the convolutions.
     params : int
-        Parameters: those of layers, and those that another function takes, such as a learned scale.
+        Parameters of layers and of other functions, such as a learned scale.
     memory : int
         Bytes read and written once: inputs, outputs and parameters [byte].
     inputs, outputs : int
@@ -69,20 +69,20 @@ def make_features(
     params: int | None = None,
     convolution: bool = False,
 ) -> Features:
-    """Make the features of an operator that reads its inputs and parameters once and writes its outputs once.
+    """Create the features of an operator that reads inputs and parameters once and writes outputs once.
 
     Parameters
     ----------
     op : OpSpec
         The operator.
     outputs : int
-        Elements that it writes.
+        Output elements.
     macs : int, default=0
         Multiply-adds.
     other_flops : int, default=0
-        Floating-point operations besides those of the multiply-adds.
+        Floating-point operations besides the multiply-adds.
     params : int, optional
-        Parameters of a layer; without it, those in the attribute ``weights``. Inputs that are parameters come on top.
+        Parameters of a layer; by default those in the attribute ``weights``. Inputs that are parameters are added.
     convolution : bool, default=False
         Whether inputs and outputs count as INP and ACTS.
     """
@@ -100,24 +100,25 @@ def make_features(
 
 
 def inputs_of(op: OpSpec) -> int:
-    """Return the elements of all inputs that are not parameters."""
+    """Return the number of elements of all inputs that are not parameters."""
     return sum(math.prod(shape) for shape in given_shapes(op))
 
 
 def elements_of(op: OpSpec) -> int:
-    """Return the elements of all inputs, whether they are parameters or not."""
+    """Return the number of elements of all inputs, including parameters."""
     return sum(math.prod(shape) for shape in op.input_shapes)
 
 
 def learned_shapes(op: OpSpec) -> tuple[Shape | None, ...]:
-    """Return for every input the shape of the parameter that it is, or None.
+    """Return the shape of the parameter for every input that is one, otherwise None.
 
-    They stand in the attribute ``learned``, with a ``+`` between the inputs: ``"+8x1x1"`` where the second is one.
+    The shapes are stored in the attribute ``learned``, separated by ``+``: ``"+8x1x1"`` if the second input is a
+    parameter.
 
     Raises
     ------
     InvalidValueError
-        If the attribute is not such a list, or does not have a place for every input.
+        If the attribute is malformed, or does not have a place for every input.
     """
     text = op.get("learned")
     if text is None:
@@ -145,14 +146,14 @@ def given_shapes(op: OpSpec) -> tuple[Shape, ...]:
 
 
 def learned_of(op: OpSpec) -> int:
-    """Return the elements of the inputs that are parameters; what is broadcast over a batch counts once."""
+    """Return the number of elements of the inputs that are parameters; batch broadcasts count once."""
     if op.get("learned") is None:
         return 0
     return sum(math.prod(own) for own in learned_shapes(op) if own is not None)
 
 
 def out_shape_of(op: OpSpec) -> Shape:
-    """Return the shape of the output: the attribute ``out``, which stands where it is not that of the first input."""
+    """Return the shape of the output: the attribute ``out``, or by default the shape of the first input."""
     out = op.get("out")
     if out is None:
         return op.input_shapes[0] if op.input_shapes else ()
@@ -160,17 +161,17 @@ def out_shape_of(op: OpSpec) -> Shape:
 
 
 def outputs_of(op: OpSpec) -> int:
-    """Return the elements of the output."""
+    """Return the number of output elements."""
     return math.prod(out_shape_of(op))
 
 
 def weights_of(op: OpSpec) -> list[Shape]:
-    """Return the shapes of the parameters, which stand in the attribute ``weights`` as ``"48x16+48"``.
+    """Return the shapes of the parameters, stored in the attribute ``weights`` as ``"48x16+48"``.
 
     Raises
     ------
     InvalidValueError
-        If it holds anything else.
+        If the attribute is malformed.
     """
     shapes = str(op.get("weights") or "").split("+")
     if not all(map(_SHAPE.fullmatch, shapes)):
@@ -181,7 +182,7 @@ def weights_of(op: OpSpec) -> list[Shape]:
 
 
 def params_of(op: OpSpec) -> int:
-    """Return the parameters, those in the attribute ``weights`` and those among the inputs."""
+    """Return the number of parameters, in the attribute ``weights`` and among the inputs."""
     return sum(math.prod(shape) for shape in weights_of(op)) + learned_of(op)
 
 
@@ -191,5 +192,5 @@ def size_of(op: OpSpec) -> int:
 
 
 def spread(value: int | tuple[int, ...], dimensions: int) -> tuple[int, ...]:
-    """Return an attribute for every dimension, which is one number where all are equal."""
+    """Return an attribute for every dimension; a single number applies to all."""
     return (value,) * dimensions if isinstance(value, int) else tuple(value)

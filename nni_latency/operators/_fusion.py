@@ -1,4 +1,4 @@
-"""Fusion: which operators a runtime runs as one kernel, and the division of a network by such rules."""
+"""Fusion: rules for which operators a runtime runs as one kernel, and division of a network by these rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nni_latency.operators._graph import Trace, TracedOperator
 from nni_latency.operators._op_spec import OpSpec, family_of
 from nni_latency.platforms import RUNTIME_FACT, Platform
 
-#: Kinds that compute what another one does, under whose name a rule is looked for, too.
+#: Equivalent kinds, under whose names rules are also looked up.
 _SAME = {
     **dict.fromkeys(("hardtanh", "clamp"), "relu6"),
     **dict.fromkeys(("concat", "concatenate"), "cat"),
@@ -26,21 +26,21 @@ _SAME = {
     "global_average_pool": "adaptive_avg_pool2d",
 }
 
-#: Kinds whose inputs may differ in size without being spread over each other.
+#: Kinds whose inputs may differ in size without broadcasting.
 _JOINING = frozenset(("cat", "concat", "concatenate", "stack", "matmul", "bmm"))
 
 
 @dataclass(frozen=True)
 class FusionTimes:
-    """What two neighbours take apart and together. Immutable.
+    """Latencies of two neighbours, separately and together. Immutable.
 
     Parameters
     ----------
     before, last, together : float
-        Latency of the operators before the last one, of the last one, and of all in one network; what the runtime adds
-        to every run is taken off [s].
+        Latency of the operators before the last one, of the last one, and of all in one network, without the constant
+        overhead of the runtime [s].
     margin : float, default=0.0
-        How far `share` may be off, by the intervals of the latencies.
+        Uncertainty of `share`, from the intervals of the latencies.
     """
 
     before: Annotated[FiniteFloat, Field(description="T1: the operators before the last one [s]")]
@@ -52,16 +52,16 @@ class FusionTimes:
 
     @property
     def share(self) -> float:
-        """What is saved together, as a share of the shorter one; 0 where that is too short to be measured."""
+        """Saving of running together, as a share of the shorter latency; 0 if that is too short to measure."""
         shorter = min(self.before, self.last)
         return (self.before + self.last - self.together) / shorter if shorter > 0 else 0.0
 
     @property
     def clear(self) -> bool:
-        """Whether the share lies on one side of a half, its margin included.
+        """Whether the share including its margin lies on one side of 0.5.
 
-        Above it the margin must be a half at most, too: of many shares that are looked at again and again, one that is
-        far off would else be taken for a saving.
+        Above 0.5, the margin must also be at most 0.5: with many repeated tests, an outlier would otherwise count as a
+        saving.
         """
         above = self.share - self.margin > 0.5 and self.margin <= 0.5
         return above or self.share + self.margin < 0.5
@@ -69,24 +69,24 @@ class FusionTimes:
 
 @dataclass(frozen=True)
 class FusionRule:
-    """Whether an operator runs in one kernel with the operators before it. Immutable.
+    """Rule for whether an operator is fused with the operators before it. Immutable.
 
     Parameters
     ----------
     kinds : tuple of str
-        Kinds or families (`family_of`) of operators that follow each other, two or more: the rule is about the last
-        one, where the kernel ends with those before it.
+        Two or more kinds or families (`family_of`) of consecutive operators: the rule applies to the last one, if the
+        kernel ends with the others.
     fused : bool
-        Whether it runs in their kernel.
+        Whether the last operator joins the kernel.
     shared : bool, default=False
-        Whether it does so too where the result before it is read elsewhere as well.
+        Whether it also joins if the result before it has other readers.
     folds : bool, default=False
-        Whether the last one becomes part of the weights of those before it, as batch normalisation does: what follows
-        is then judged as if it were not there.
+        Whether the last operator is folded into the weights of those before it, like batch normalisation; the next
+        operator is then treated as if it were absent.
     times : FusionTimes, optional
-        What was measured.
+        Measured latencies.
     source : str, default=""
-        How else it is known, such as what the runtime's own model says.
+        Other source of the rule, such as the runtime's own model.
 
     Examples
     --------
@@ -111,36 +111,36 @@ class FusionRule:
 
     @property
     def name(self) -> str:
-        """The kinds, as a person writes them."""
+        """The kinds in readable form."""
         return " + ".join(self.kinds)
 
 
 @dataclass(frozen=True, repr=False)
 class FusionRules:
-    """What one runtime runs as one kernel. Immutable.
+    """Fusion rules of a runtime. Immutable.
 
     Parameters
     ----------
     platform : Platform
-        Where it was found out; the rules are those of its runtime, in its version.
+        Platform of the measurements; the rules apply to its runtime and version.
     rules : tuple of FusionRule, default=()
-        One for every sequence of kinds that is known.
+        One rule per known sequence of kinds.
     constant : float, default=0.0
-        What the runtime adds to every run of a network [s].
+        Constant overhead of the runtime per run of a network [s].
     failures : mapping of str to str, optional
-        Sequences of kinds that could not be tried, and why.
+        Sequences of kinds that could not be tested, with the reason.
     campaign : str, optional
-        The measuring campaign in the database from which they are derived.
+        Measuring campaign in the database from which the rules are derived.
     plain : tuple of str, default=()
-        Kinds of operators that do not work in the memory layout that the runtime computes convolutions in: their input
-        is brought out of it, and their result back into it.
+        Kinds of operators that do not support the memory layout of convolutions: their input is converted from it, and
+        their result back to it.
     blocks : mapping of str to int, optional
-        Kinds that work in that layout only where all of their inputs consist of whole blocks of this many channels.
+        Kinds that support that layout only if the channels of all inputs are multiples of this block size.
 
     Raises
     ------
     InvalidValueError
-        If two rules are of the same kinds.
+        If two rules have the same kinds.
 
     Examples
     --------
@@ -173,12 +173,12 @@ class FusionRules:
 
     @property
     def fused(self) -> tuple[FusionRule, ...]:
-        """The rules that say that operators run in one kernel."""
+        """The rules under which operators are fused."""
         return tuple(rule for rule in self.rules if rule.fused)
 
     @property
     def unclear(self) -> tuple[FusionRule, ...]:
-        """The rules that were measured and rest on too little."""
+        """The measured rules with inconclusive latencies."""
         return tuple(rule for rule in self.rules if rule.times is not None and not rule.times.clear)
 
     @cached_property
@@ -190,14 +190,14 @@ class FusionRules:
         return max((len(rule.kinds) for rule in self.rules), default=0)
 
     def find(self, before: Sequence[OpSpec], last: OpSpec) -> FusionRule | None:
-        """Return the rule for an operator behind others: the longest there is, and a family before its kind.
+        """Return the rule for an operator after others: the longest match, families before kinds.
 
         Parameters
         ----------
         before : sequence of OpSpec
-            What the kernel ends with, without what was folded into weights.
+            Last operators of the kernel, without those folded into weights.
         last : OpSpec
-            The operator that may run in it.
+            The operator that may join the kernel.
         """
         for length in range(min(len(before), self._longest - 1), 0, -1):
             names = [_names(op) for op in (*before[-length:], last)]
@@ -207,19 +207,19 @@ class FusionRules:
         return None
 
     def layout_of(self, ops: Sequence[OpSpec], before: bool | None) -> bool | None:
-        """Say whether operators of one kernel work in the memory layout of convolutions.
+        """Return whether the operators of a kernel use the memory layout of convolutions.
 
         Parameters
         ----------
         ops : sequence of OpSpec
-            Of the kernel.
+            Operators of the kernel.
         before : bool or None
-            In which layout its input comes; None where that is unknown.
+            Whether its input is in that layout; None if unknown.
 
         Returns
         -------
         bool or None
-            That of the input, where they work in any.
+            The layout of the input if the operators support any.
         """
         if any(map(self._is_plain, ops)):
             return False
@@ -233,12 +233,12 @@ class FusionRules:
         return any(shape[1] % block for shape in op.input_shapes if len(shape) > 1)
 
     def check_runtime(self, platform: Platform) -> None:
-        """Raise `MismatchError` if the rules are not those of a platform's runtime, its precision and its version.
+        """Raise `MismatchError` if the rules belong to another runtime, precision or version than a platform.
 
         Parameters
         ----------
         platform : Platform
-            Where networks are divided into kernels; the device may be another one.
+            Platform for which networks are divided into kernels; its device may differ.
         """
         mine, asked = _runtime_of(self.platform), _runtime_of(platform)
         if any(one and other and one != other for one, other in zip(mine, asked, strict=True)):
@@ -249,7 +249,7 @@ class FusionRules:
 
 
 def _runtime_of(platform: Platform) -> tuple[str, str, str]:
-    """Return name, precision and version of a runtime; the version is empty where it is unknown."""
+    """Return name, precision and version of a runtime; the version is empty if unknown."""
     facts = platform.facts
     return platform.runtime, platform.precision, str(facts.get(f"{RUNTIME_FACT}version", facts.get("torch", "")))
 
@@ -260,12 +260,12 @@ def _written(runtime: tuple[str, str, str]) -> str:
 
 
 def _names(op: OpSpec) -> tuple[str, ...]:
-    """Name an operator in all ways that a rule may, the narrowest first."""
+    """Return all names of an operator in rules, most specific first."""
     return tuple(dict.fromkeys((family_of(op), op.kind, _SAME.get(op.kind, op.kind))))
 
 
 def reads_whole(op: OpSpec, numbers: int) -> bool:
-    """Whether an operator may read a result of this size as it is: not a part of it, and not spread over more."""
+    """Whether an operator may read a result of this size unchanged: neither a part of it, nor broadcast."""
     sizes = [math.prod(shape) for shape in op.input_shapes]
     return numbers in sizes and (op.kind in _JOINING or numbers == max(sizes))
 
@@ -273,17 +273,17 @@ def reads_whole(op: OpSpec, numbers: int) -> bool:
 def fuse(trace: Trace, rules: FusionRules) -> list[tuple[TracedOperator, ...]]:
     """Divide a network into kernels.
 
-    Every operator is looked at in the order of execution. It joins the kernel of an operator whose result it takes, if
-    a rule says so, that result is the last of its kernel, is taken whole, and nothing else reads it; a rule may allow
-    the last (``shared``). Where it takes several results, such as an addition, the kernel that was computed last comes
-    first, because all others are ready by then.
+    Operators are processed in the order of execution. An operator joins the kernel of a source if a rule fuses them,
+    the source is the last of its kernel, its result is taken whole, and it has no other reader, unless the rule is
+    ``shared``. With several sources, such as for an addition, the kernel computed last is tried first, because all
+    others are ready by then.
 
     Parameters
     ----------
     trace : Trace
         The network, see `nni_latency.operators.trace`.
     rules : FusionRules
-        What the runtime fuses.
+        Rules of the runtime.
 
     Returns
     -------
@@ -303,7 +303,7 @@ def fuse(trace: Trace, rules: FusionRules) -> list[tuple[TracedOperator, ...]]:
 
 
 def divide(trace: Trace, rules: FusionRules) -> list[tuple[int, ...]]:
-    """Divide a network into kernels, as `fuse` does; return the numbers of the operators of each."""
+    """Divide a network into kernels like `fuse`; return the indices of the operators of each kernel."""
     division = _Division(trace, rules)
     for number in range(len(trace.operators)):
         division.place(number)
@@ -311,19 +311,19 @@ def divide(trace: Trace, rules: FusionRules) -> list[tuple[int, ...]]:
 
 
 def chained(ops: Sequence[OpSpec]) -> Trace:
-    """Make a trace of operators of which each takes what the one before it returned.
+    """Return a trace of a chain of operators.
 
     Parameters
     ----------
     ops : sequence of OpSpec
-        In order.
+        Operators in order.
     """
     operators = (TracedOperator("", op, (number - 1,) if number else ()) for number, op in enumerate(ops))
     return Trace(tuple(operators), len(ops))
 
 
 class _Division:
-    """Kernels while they are found: their operators, and what they end with once weights are folded."""
+    """Kernels under construction: their operators, and their last operators after folding."""
 
     def __init__(self, trace: Trace, rules: FusionRules) -> None:
         self._operators, self._rules = trace.operators, rules
@@ -336,7 +336,7 @@ class _Division:
                 self._readers[source].add(number)
 
     def place(self, number: int) -> None:
-        """Put an operator into the kernel that takes it, or a new one."""
+        """Add an operator to a kernel that it can join, or to a new one."""
         op = self._operators[number].op
         for source in sorted(self._operators[number].sources, reverse=True):
             kernel = self._kernel_of[source]
@@ -352,7 +352,7 @@ class _Division:
         self._ends.append([op])
 
     def ordered(self) -> list[tuple[int, ...]]:
-        """Return the kernels so that each comes after those whose results it takes, and else as they were called."""
+        """Return the kernels in topological order, ties in the order of calls."""
         inputs = {number: self._inputs(number) for number in range(len(self._kernels))}
         sorter, found = TopologicalSorter(inputs), []
         sorter.prepare()
@@ -374,7 +374,7 @@ class _Division:
         return whole and not self._waits(number, self._kernel_of[source])
 
     def _waits(self, number: int, kernel: int) -> bool:
-        """Whether an operator takes what can only be computed after a kernel, which it then cannot be part of."""
+        """Whether an operator depends on results computed after a kernel, which it therefore cannot join."""
         asked = {self._kernel_of[source] for source in self._operators[number].sources} - {kernel}
         seen: set[int] = set()
         while asked:
@@ -386,7 +386,7 @@ class _Division:
         return False
 
     def _inputs(self, kernel: int) -> set[int]:
-        """Return the kernels whose results a kernel takes."""
+        """Return the source kernels of a kernel."""
         sources = (source for number in self._kernels[kernel] for source in self._operators[number].sources)
         return {self._kernel_of[source] for source in sources} - {kernel}
 
@@ -394,21 +394,21 @@ class _Division:
 def layout_changes(
     traced: Sequence[TracedOperator], kernels: Sequence[tuple[int, ...]], rules: FusionRules
 ) -> dict[int, list[tuple[int, ...]]]:
-    """Say which results a runtime brings into another memory layout, once for every layout that they are taken in.
+    """Return which results a runtime converts to another memory layout, once per target layout.
 
     Parameters
     ----------
     traced : sequence of TracedOperator
-        A network.
+        Operators of a network.
     kernels : sequence of tuple of int
-        Numbers of the operators of every kernel, in the order in which they run.
+        Indices of the operators of every kernel, in the order of execution.
     rules : FusionRules
-        Which operators work in which layout.
+        Define the layouts that operators support.
 
     Returns
     -------
     dict of int to list of tuple of int
-        By the first operator of the kernel that takes them, shapes of results.
+        Shapes of converted results, by the first operator of the reading kernel.
     """
     layouts: dict[int, bool | None] = {}
     found: dict[int, list[tuple[int, ...]]] = {}
@@ -430,7 +430,7 @@ def layout_changes(
 
 
 def _shared(layouts: Sequence[bool | None]) -> bool | None:
-    """Return the layout in which several results are taken: the plain one unless all are in that of convolutions."""
+    """Return the common layout of several inputs: plain unless all are in the layout of convolutions."""
     if False in layouts:
         return False
     return True if True in layouts else None

@@ -1,4 +1,4 @@
-"""`Graph`: every operator of a network, in order, with its true shapes and its sources; and its key."""
+"""`Graph`: the operators of a network in order, with shapes and sources; and its key."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Literal
 from nni_latency.errors import LatencyWarning
 from nni_latency.operators._op_spec import OpSpec
 
-#: What counts as one operator: a leaf module, or a call of a torch function.
+#: Granularity of operators: leaf modules, or calls of torch functions.
 By = Literal["module", "graph"]
 
-#: Operators whose inputs may change places.
+#: Commutative operators.
 _COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "eq"})
 
 
 class TracingWarning(LatencyWarning):
-    """Warns that a network could not be traced in the way asked for, and how it was traced instead."""
+    """Warns that a network could not be traced as requested, and how it was traced instead."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,18 @@ class TracedOperator:
     Parameters
     ----------
     name : str
-        Where it is called: the name of its module in the tree; for a function, that of the module that calls it and
-        the function.
+        Qualified name of the module; for a function, that of the calling module and the function.
     op : OpSpec
-        What it computes.
+        Description of the operator.
     sources : tuple of int
-        Numbers of the operators whose results it takes; none for the inputs of the network.
+        Indices of the operators whose results it takes; inputs of the network are not listed.
     last_call : int
-        Number of its last call of a torch function, views and properties counted, or of its node in an ONNX file; -1 if
+        Index of its last call of a torch function, counting views and properties, or of its node in an ONNX file; -1 if
         it has none.
     details : tuple of (str, str), default=()
-        All attributes that an ONNX file gives of it, as text, those included that do not decide what it costs.
+        All attributes in the ONNX file as text, including those that do not affect the cost.
     parameters : int or None, default=None
-        Parameters that it takes and no operator before it takes; None where it is not known which are the same.
+        Number of parameters not used by earlier operators; None if shared parameters are unknown.
     """
 
     name: str
@@ -54,20 +53,20 @@ class TracedOperator:
 
 @dataclass(frozen=True)
 class Graph:
-    """The operators of a network in order of execution, and which takes whose results.
+    """Operators of a network in order of execution, and their data flow.
 
     Parameters
     ----------
     operators : tuple of TracedOperator
-        In order.
+        Operators in order.
     n_calls : int
-        Calls of torch functions in all, views and properties counted; or nodes of an ONNX file.
+        Total number of calls of torch functions, counting views and properties, or of nodes of an ONNX file.
     outputs : tuple of tuple of int
-        Shapes of what the network returns.
+        Shapes of the outputs.
     inputs : tuple of tuple of int
-        Shapes of what it takes.
+        Shapes of the inputs.
     remarks : tuple of str
-        What had to be assumed of the network to read it, such as how often a loop runs whose end depends on data.
+        Assumptions made to read the network, such as the iterations of a data-dependent loop.
 
     Examples
     --------
@@ -84,30 +83,30 @@ class Graph:
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of operators, by number, of which the second takes what the first returned."""
+        """Pairs of operator indices: source and consumer."""
         return tuple((source, number) for number, item in enumerate(self.operators) for source in item.sources)
 
     @cached_property
     def digest(self) -> str:
-        """What identifies the network: its operators in order, and where each takes its inputs from."""
+        """Identifier of the network: its operators in order and their sources."""
         lines = [f"{item.op.op_key}<{','.join(map(str, item.sources))}" for item in self.operators]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:24]
 
 
-#: The same: what a forward pass leaves.
+#: Alias: the graph recorded from a forward pass.
 Trace = Graph
 
 
 def graph_key(graph: Trace) -> str:
-    """Return what identifies a network: equal for equal networks, however operators are named or ordered.
+    """Return the identifier of a network, independent of the names and the order of its operators.
 
-    Every operator is known by what it computes on which results, and by what becomes of its own result. Networks in
-    which all operators are alike in both are taken to be equal; inputs of a sum or product may change places.
+    Every operator is labelled by its computation and its sources, and by the use of its result. Networks with the same
+    labels are considered equal; the inputs of a sum or product are unordered.
 
     Parameters
     ----------
     graph : Trace
-        Operators in an order in which they can run, as `nni_latency.operators.trace` and `read_onnx` give them.
+        Operators in topological order, as returned by `nni_latency.operators.trace` and `read_onnx`.
 
     Returns
     -------
@@ -116,8 +115,8 @@ def graph_key(graph: Trace) -> str:
 
     References
     ----------
-    .. [1] N. Shervashidze et al., "Weisfeiler-Lehman Graph Kernels", JMLR 12 (2011), 2539-2561, from which the way of
-       naming nodes by their neighbours comes.
+    .. [1] N. Shervashidze et al., "Weisfeiler-Lehman Graph Kernels", JMLR 12 (2011), 2539-2561, the
+       source of labelling nodes by their neighbours.
 
     Examples
     --------
@@ -136,7 +135,7 @@ def graph_key(graph: Trace) -> str:
 
 
 def _from_inputs(operators: Sequence[TracedOperator]) -> list[str]:
-    """Name every operator by what it computes and by those whose results it takes."""
+    """Label every operator by its computation and its sources."""
     names: list[str] = []
     for item in operators:
         sources = [names[source] for source in item.sources]
@@ -147,7 +146,7 @@ def _from_inputs(operators: Sequence[TracedOperator]) -> list[str]:
 
 
 def _from_results(operators: Sequence[TracedOperator], above: Sequence[str]) -> list[str]:
-    """Name every operator by those that take its result, as which of their inputs, and so on to the end."""
+    """Label every operator by its consumers and the input positions, recursively."""
     takers: list[list[tuple[int, int]]] = [[] for _ in operators]
     for number, item in enumerate(operators):
         for place, source in enumerate(item.sources):

@@ -1,4 +1,4 @@
-"""The inputs of a network, its tensors, and networks that are not ready to be traced."""
+"""Inputs of a network, its tensors, and the preparation of networks for tracing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nni_latency.errors import InvalidValueError, reason_of
 from nni_latency.operators._op_spec import LARGEST_TENSOR
 from nni_latency.units import whole_number
 
-#: What stands for the batch in a written shape.
+#: Placeholder of the batch in a written shape.
 _BATCH = "N"
 
 _WRITTEN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>[\dN]+(?:\s*,\s*[\dN]+)*)?(?::(?P<dtype>\w+))?")
 
-#: Says whether a tensor is a parameter, or shares the memory of one.
+#: Predicate: whether a tensor is a parameter or shares memory with one.
 Learned = Callable[[torch.Tensor], bool]
 
 
@@ -42,17 +42,17 @@ class Inputs:
 
 @dataclass(frozen=True)
 class InputShape:
-    """The shape of an input as a person writes it: with the batch, or without it. Immutable.
+    """The shape of an input as written by a user, with or without the batch. Immutable.
 
     Parameters
     ----------
     sizes : tuple of int or None
-        None stands for the batch. Without it the batch comes first, unless the network is known to take as many
-        dimensions as there are sizes.
+        None denotes the batch. Without it, the batch is prepended, unless the network takes as many dimensions as there
+        are sizes.
     name : str, default=""
-        Of the input; those without a name are in the order of the network.
+        Name of the input; inputs without a name are matched by order.
     dtype : str, default=""
-        Element type, as torch names it; without one that of the network where it is known, or float32.
+        Element type in torch's notation; by default that of the network if known, otherwise float32.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class InputShape:
         Raises
         ------
         InvalidValueError
-            If it is of another form.
+            If the text has another format.
         """
         match = _WRITTEN.fullmatch(text.strip())
         parts = [part.strip() for part in ((match and match["sizes"]) or "").split(",") if part.strip()]
@@ -88,12 +88,12 @@ class InputShape:
         return cls(sizes, match["name"] or "", dtype)
 
     def shape(self, batch_size: int, rank: int | None = None) -> tuple[int, ...]:
-        """Return all sizes; ``rank`` is how many dimensions the network takes, where that is known.
+        """Return all sizes; ``rank`` is the number of dimensions that the network takes, if known.
 
         Raises
         ------
         InvalidValueError
-            If that are more than 2^40 numbers.
+            If the tensor has more than 2^40 elements.
         """
         sizes = self.sizes if self.is_whole(rank) else (None, *self.sizes)
         shape = tuple(batch_size if size is None else size for size in sizes)
@@ -102,12 +102,12 @@ class InputShape:
         return shape
 
     def is_whole(self, rank: int | None = None) -> bool:
-        """Whether the sizes are all those of an input with ``rank`` dimensions."""
+        """Whether the sizes are complete for an input with ``rank`` dimensions."""
         return None in self.sizes or len(self.sizes) == rank
 
 
 def freeze_inputs(example_inputs: Any, device: str | None = "meta") -> Inputs:
-    """Sort example inputs into positional and keyword ones, as tensors of the same shapes and dtypes on a device.
+    """Split example inputs into positional and keyword ones, as tensors of the same shapes and dtypes on a device.
 
     Parameters
     ----------
@@ -115,12 +115,12 @@ def freeze_inputs(example_inputs: Any, device: str | None = "meta") -> Inputs:
         A tensor; a sequence of them (each may be a list or tuple of tensors too), whose last item may be a dictionary
         of keyword inputs; or such a dictionary alone.
     device : str or None, default="meta"
-        Where to; None leaves the tensors as they are.
+        Target device; None keeps the tensors unchanged.
 
     Raises
     ------
     InvalidValueError
-        If it is anything else.
+        If the inputs are of another type.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def freeze_inputs(example_inputs: Any, device: str | None = "meta") -> Inputs:
 
 
 def with_zeros(inputs: Inputs) -> Inputs:
-    """Return inputs with values: zeros where a tensor is on torch's device ``meta``; the same ones if none is."""
+    """Return inputs with values: tensors on torch's device ``meta`` become zeros, others are unchanged."""
     if not any(tensor.is_meta for tensor in inputs.tensors):
         return inputs
     kwargs = {name: _filled(item) for name, item in inputs.kwargs.items()}
@@ -148,7 +148,7 @@ def with_zeros(inputs: Inputs) -> Inputs:
 
 
 def freeze_shapes(example_inputs: Any) -> tuple[torch.Tensor, ...]:
-    """Turn example inputs into a tuple of meta tensors of the same shapes and dtypes."""
+    """Convert example inputs to a tuple of meta tensors of the same shapes and dtypes."""
     return freeze_inputs(example_inputs).tensors
 
 
@@ -187,7 +187,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def packed_weights(value: Any) -> list[torch.Tensor]:
-    """Return the weights and biases that torch has packed into objects for quantised layers, in order."""
+    """Return the weights and biases in torch's packed objects of quantised layers, in order."""
     if isinstance(value, torch.ScriptObject):
         try:
             return list(tensors_in(value.unpack()))  # type: ignore[attr-defined]
@@ -199,32 +199,32 @@ def packed_weights(value: Any) -> list[torch.Tensor]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Return a number that is equal for tensors that share memory."""
+    """Return an identifier that is equal for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def dtype_of(tensors: Sequence[torch.Tensor]) -> str:
-    """Name the element type of an operator with these inputs: that of the first with a fraction."""
+    """Return the element type of an operator with these inputs: that of the first floating-point input."""
     fractions = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
     return str(fractions[0].dtype).removeprefix("torch.") if fractions else "float32"
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a parameter itself, not a view of one."""
+    """Return whether a tensor is a parameter, as opposed to a view of one."""
     return isinstance(tensor, nn.Parameter)
 
 
 def shares_memory_of(parameters: Sequence[torch.Tensor]) -> Learned:
-    """Return a test for parameters and for tensors that share the memory of the given ones."""
+    """Return a predicate for parameters and tensors that share memory with the given ones."""
     memories = {memory_of(parameter) for parameter in parameters}
     return lambda tensor: is_parameter(tensor) or memory_of(tensor) in memories
 
 
 def learned_attribute(inputs: Sequence[torch.Tensor], learned: Learned) -> dict[str, str]:
-    """Say which inputs of an operator are parameters, as an attribute of it; nothing where none is.
+    """Return the attribute that marks the inputs of an operator that are parameters; empty if none is.
 
-    The attribute has a place for every input, with a ``+`` between them: the shape of the parameter, or nothing. What
-    is stretched over a batch counts once.
+    The attribute has a place for every input, separated by ``+``: the shape of the parameter, or nothing. Batch
+    broadcasts count once.
 
     Examples
     --------
@@ -237,18 +237,18 @@ def learned_attribute(inputs: Sequence[torch.Tensor], learned: Learned) -> dict[
 
 
 def _own_shape(tensor: torch.Tensor) -> str:
-    """Write the shape of the stored elements; that of a single number is 1."""
+    """Format the shape of the stored elements; that of a scalar is 1."""
     sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return "x".join(map(str, sizes)) or "1"
 
 
 def has_lazy_weights(model: nn.Module) -> bool:
-    """Return whether weights of a network get their shapes from its first input, and have none yet."""
+    """Return whether a network has uninitialised lazy weights."""
     return any(map(is_lazy, itertools.chain(model.parameters(), model.buffers())))
 
 
 def initialised(model: nn.Module, example_inputs: Any) -> nn.Module:
-    """Return a network all of whose weights have shapes: a copy that was run once if it has lazy modules, or itself.
+    """Return a network with initialised weights: a copy run once if it has lazy modules, otherwise the network.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def initialised(model: nn.Module, example_inputs: Any) -> nn.Module:
     Raises
     ------
     InvalidValueError
-        If it cannot be run on them.
+        If the network cannot be run on the inputs.
 
     Examples
     --------
@@ -275,7 +275,7 @@ def initialised(model: nn.Module, example_inputs: Any) -> nn.Module:
     if any(tensor.is_meta for tensor in inputs.tensors):
         made = without_values(made)
     try:
-        # Weights are drawn without a trace in the random numbers of whoever asks.
+        # Weights are drawn without changing the caller's random state.
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             made.eval()(*inputs.args, **inputs.kwargs)
     except Exception as error:  # the forward pass of a network may raise anything
@@ -289,7 +289,7 @@ def initialised(model: nn.Module, example_inputs: Any) -> nn.Module:
 
 
 def without_values(model: nn.Module) -> nn.Module:
-    """Return a network moved to torch's device ``meta``, lazy weights included, which torch itself would lose."""
+    """Return a network moved to torch's device ``meta``, including lazy weights, which torch would lose."""
     tables = [table for module in model.modules() for table in (module._parameters, module._buffers)]
     lazy = [
         (table, name, value)
@@ -305,7 +305,7 @@ def without_values(model: nn.Module) -> nn.Module:
 
 
 def check_not_scripted(model: nn.Module) -> None:
-    """Raise `InvalidValueError` if a network is, or holds, a module of TorchScript, which runs outside of Python."""
+    """Raise `InvalidValueError` if a network is or contains a TorchScript module, which runs outside Python."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             where = f"Its module {name!r}" if name else f"The network {type(model).__name__}"

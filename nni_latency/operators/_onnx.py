@@ -1,4 +1,4 @@
-"""Operators of an ONNX file, by shape inference: no runtime, and no weights, which may be absent."""
+"""Operators of an ONNX file by shape inference, without a runtime; weights may be absent."""
 
 from __future__ import annotations
 
@@ -26,43 +26,42 @@ from nni_latency.operators._onnx_walk import Node, Walk
 from nni_latency.operators._op_spec import LARGEST_TENSOR, OpSpec, Shape
 from nni_latency.units import number_of
 
-#: First sizes with which a batch is looked for: primes, which products of other sizes rarely are.
+#: Batch sizes to probe: primes, which rarely equal products of other sizes.
 _PROBES = (7, 11, 13, 17, 19, 23)
 
-#: Nodes that take a sequence step by step.
+#: Nodes that process a sequence step by step.
 _RECURRENT = frozenset(("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM"))
 
 
 def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Graph:
-    """Read the operators of an ONNX file, and where each takes its inputs from.
+    """Read the operators of an ONNX file and their data flow.
 
-    Shapes are inferred, and what does not depend on the inputs is computed beforehand, as runtimes do it. Weights need
-    not be there; those in other files are never opened. Functions of the file are expanded, and the bodies of loops
-    are counted as often as they run.
+    Shapes are inferred, and constants are folded as in runtimes. Weights may be absent; external data files are never
+    opened. Functions of the file are expanded, and loop bodies are counted once per iteration.
 
     Parameters
     ----------
     path : str or Path
-        The file, of any opset that the package ``onnx`` knows.
+        The file, of any opset that the package ``onnx`` supports.
     batch_size : int, optional
-        First dimension of the inputs; without it, what the file says, or 1 where that is open.
+        First dimension of the inputs; by default that of the file, or 1 if it is dynamic.
     example_inputs : Tensor, sequence or dict, optional
-        What the network takes, as for `nni_latency.operators.trace`, for a file that leaves sizes of its inputs open.
+        Inputs of the network, as for `nni_latency.operators.trace`, for a file with dynamic input sizes.
 
     Returns
     -------
     Graph
-        As `nni_latency.operators.trace` returns it; the nodes of the file stand for calls. A kind of node that is not
-        known stands under its own name in small letters, so that `count_operators` lists it as not counted. What had
-        to be assumed, such as how often a loop runs whose end depends on data, stands in its ``remarks``.
+        Graph as returned by `nni_latency.operators.trace`, with nodes of the file in place of calls. An unknown kind of
+        node keeps its name in lower case, so that `count_operators` lists it as not counted. Assumptions, such as the
+        iterations of a data-dependent loop, are listed in its ``remarks``.
 
     Raises
     ------
     MissingDependencyError
         If the package ``onnx`` is not installed.
     InvalidValueError
-        If the file cannot be read, is too large or cyclic, sizes of its inputs are open, a node is not valid,
-        or the inputs are not those of the file.
+        If the file cannot be read, is too large or cyclic, input sizes are dynamic, a node is invalid, or the inputs do
+        not match the file.
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
@@ -77,7 +76,7 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
 
 
 def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:
-    """Load an ONNX file with the sizes of its inputs fixed; weights in other files are not opened.
+    """Load an ONNX file with fixed input sizes; external data files are not opened.
 
     Returns
     -------
@@ -96,13 +95,13 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
 
 
 def fed_inputs(graph: Any) -> list[Any]:
-    """Return the inputs of a graph that are fed; older files list weights among the inputs, too."""
+    """Return the inputs of a graph without weights, which older files list among the inputs."""
     weights = {tensor.name for tensor in graph.initializer}
     return [item for item in graph.input if item.name not in weights]
 
 
 def check_inputs(graph: Any, path: str | Path) -> None:
-    """Raise `InvalidValueError` if sizes of inputs are open; all are named."""
+    """Raise `InvalidValueError` if input sizes are dynamic; all are listed."""
     found = [f"{item.name!r} {_written_dims(item)}" for item in fed_inputs(graph) if _is_open(item)]
     if found:
         raise InvalidValueError(
@@ -132,14 +131,14 @@ def _is_open(item: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Given:
-    """What was given for one input: its sizes, and whether they hold the batch."""
+    """Given sizes of one input, and whether they include the batch."""
 
     shape: Shape
     is_whole: bool = True
 
 
 class _Fixing:
-    """Fixes the sizes of the inputs of one model."""
+    """Fixes the input sizes of a model."""
 
     def __init__(self, onnx: Any, model: Any, path: str, batch_size: int | None) -> None:
         self._onnx, self._model, self._path, self._batch_size = onnx, model, path, batch_size
@@ -149,12 +148,12 @@ class _Fixing:
         self._results: set[Shape] = set()
 
     def fix(self, example_inputs: Any) -> None:
-        """Fix what the file leaves open by what is given; then the batch, if one is asked for.
+        """Fix dynamic sizes from the given inputs, then set the batch size if requested.
 
         Raises
         ------
         InvalidValueError
-            If what is given contradicts the file, or the batch that is asked for.
+            If the given inputs contradict the file or the requested batch size.
         """
         given = {} if example_inputs is None else self._given(example_inputs)
         self._check_batch(given)
@@ -171,7 +170,7 @@ class _Fixing:
             self._set_batch(self._batch_size, [name for name, shape in given.items() if shape.is_whole])
 
     def _given(self, example_inputs: Any) -> dict[str, _Given]:
-        """Return the shapes that are given, by the names of the inputs; each fits its input."""
+        """Return the given shapes by input name, checked against the inputs."""
         found = {}
         for name, shape in self._by_name(example_inputs).items():
             item = next(item for item in self._inputs if item.name == name)
@@ -180,7 +179,7 @@ class _Fixing:
         return found
 
     def _by_name(self, example_inputs: Any) -> dict[str, Any]:
-        """Sort what is given by the names of the inputs; what has no name is in the order of the file."""
+        """Assign the given inputs to names; inputs without a name are in the order of the file."""
         if isinstance(example_inputs, Sequence) and all(isinstance(item, InputShape) for item in example_inputs):
             args = [item for item in example_inputs if not item.name]
             kwargs = {item.name: item for item in example_inputs if item.name}
@@ -198,14 +197,14 @@ class _Fixing:
         return {**dict(zip(free, args, strict=False)), **kwargs}
 
     def _whole(self, item: Any, given: InputShape) -> _Given:
-        """Return the shape of an input, whose sizes may be given without the batch."""
+        """Return the shape of an input; its sizes may be given without the batch."""
         own, kind = shape_in_file(item), dtype_name(self._onnx, item.type.tensor_type.elem_type)
         if given.dtype and given.dtype != kind:
             raise InvalidValueError(
                 f"The input {item.name!r} of {self._path!r} has the element type {kind}. Got {given.dtype}."
             )
         if not _has_shape(item):
-            # Nothing says how many dimensions it has.
+            # The rank is unknown.
             return _Given(given.shape(self._batch_size or 1, len(given.sizes)))
         if given.is_whole(len(own)):
             return _Given(given.shape(self._batch_size or 1, len(own)))
@@ -230,7 +229,7 @@ class _Fixing:
             raise InvalidValueError(f"The input {item.name!r} has more than 2^40 numbers: {written(shape)}.")
 
     def _check_batch(self, given: dict[str, _Given]) -> None:
-        """Raise `InvalidValueError` if a shape with another batch is given for the input that has the batch."""
+        """Raise `InvalidValueError` if the given shape of the batched input has another batch size."""
         main = self._main()
         shape = given[main.name] if main is not None and main.name in given else None
         if main is None or shape is None or self._batch_size is None or not (shape.is_whole and shape_in_file(main)):
@@ -246,7 +245,7 @@ class _Fixing:
         return next((item for item in self._inputs if not _has_shape(item) or shape_in_file(item)), None)
 
     def _set(self, item: Any, shape: Shape) -> None:
-        """Set the sizes of an input, and take them for all sizes of the same name."""
+        """Set the sizes of an input, and apply them to all sizes of the same name."""
         self._note_names(item, shape)
         own = shape_in_file(item)
         if shape == own and _has_shape(item):
@@ -263,12 +262,12 @@ class _Fixing:
     def _note_names(self, item: Any, shape: Shape) -> None:
         names = _names(item)
         for name, new in zip(names, shape, strict=False):
-            # Some exporters give one name to whatever is open.
+            # Some exporters use one name for all dynamic sizes.
             if name and new and names.count(name) == 1:
                 self._sizes.setdefault(name, new)
 
     def _take_named(self) -> None:
-        """Fix open sizes whose name has a size by now: one name stands for one size in the whole file."""
+        """Fix dynamic sizes with a known name: a name denotes one size in the whole file."""
         for item in self._inputs:
             names, own = _names(item), shape_in_file(item)
             found = tuple(
@@ -279,13 +278,13 @@ class _Fixing:
                 self._set(item, found)
 
     def _set_batch(self, batch_size: int, given: Sequence[str]) -> None:
-        """Set the batch of a file that fixes it, if what it fixes is one.
+        """Set the batch size of a file that fixes it, if the fixed size is a batch.
 
         Raises
         ------
         InvalidValueError
-            If the first size of the inputs is not a batch: with another one, the nodes do not fit each other, or the
-            outputs do not have it.
+            If the first size of the inputs is not a batch: with another size, the nodes are inconsistent, or the size
+            does not reach the outputs.
         """
         main = self._main()
         if main is None or shape_in_file(main)[0] == batch_size:
@@ -305,21 +304,21 @@ class _Fixing:
         self._set_places(batched, batch_size)
 
     def _probe(self, batched: dict[str, int], free: Sequence[Any], own: int) -> tuple[dict[str, int], str]:
-        """Set the batch to another number, and see where it arrives.
+        """Set the batch to another size, and check where it appears.
 
         Parameters
         ----------
         batched : dict of str to int
-            Inputs, and the place of the batch in each.
+            Inputs, and the axis of the batch in each.
         free : sequence of ValueInfoProto
-            Inputs whose sizes may change, the one with the batch first.
+            Inputs whose sizes may change, the batched one first.
         own : int
-            The batch in the file.
+            Batch size in the file.
 
         Returns
         -------
         tuple of dict and str
-            The inputs that have the batch, and why it is none; nothing if it is one.
+            The batched inputs, and the reason if the size is not a batch; empty if it is one.
         """
         before, shapes = self._outputs(), {item.name: shape_in_file(item) for item in free}
         sizes = {own, *self._steps, *(size for shape in (*before, *self._results) for size in shape)}
@@ -327,7 +326,7 @@ class _Fixing:
         try:
             self._set_places(batched, probe)
             after = self._outputs()
-            # The state of a recurrent network is returned in the shape in which it is taken.
+            # The state of a recurrent network has the same shape as input and output.
             grown = {old: place for old, new in zip(before, after, strict=True) for place in _grown(old, new)}
             states = {item.name: grown[shapes[item.name]] for item in free[1:] if shapes[item.name] in grown}
             if states:
@@ -360,7 +359,7 @@ class _Fixing:
         _forget_shapes(self._model.graph)
 
     def _outputs(self) -> tuple[Shape, ...]:
-        """Return the shapes that the network returns; note those inside, and how many steps recurrent layers take."""
+        """Return the output shapes; record internal shapes and the number of recurrent steps."""
         graph = self._model.graph
         self._steps, self._results = set(), set()
 
@@ -376,7 +375,7 @@ class _Fixing:
 
 
 def _grown(old: Shape, new: Shape) -> list[int]:
-    """Return the places in which two shapes differ; none where they differ in their number of sizes."""
+    """Return the axes in which two shapes differ; empty if their ranks differ."""
     return [place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b] if len(old) == len(new) else []
 
 
@@ -385,7 +384,7 @@ def _lowered(sentence: str) -> str:
 
 
 def _describe(node: Node) -> tuple[OpSpec, tuple[tuple[str, str], ...]]:
-    """Describe a node by what it returns, which is enough where shapes alone are of interest."""
+    """Describe a node by its outputs, which suffices if only shapes matter."""
     return OpSpec.of("identity", [node.outputs[0].shape]), ()
 
 
@@ -394,7 +393,7 @@ def _names(item: Any) -> list[str]:
 
 
 def _forget_shapes(graph: Any) -> None:
-    """Forget shapes in the file, which are for other sizes."""
+    """Remove the shapes in the file, which are for other sizes."""
     del graph.value_info[:]
     for output in graph.output:
         output.type.tensor_type.ClearField("shape")

@@ -1,4 +1,4 @@
-"""What the nodes of an ONNX file return: shapes, element types, and values that do not depend on the inputs."""
+"""Inference of the outputs of ONNX nodes: shapes, element types, and constant values."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from nni_latency.imports import require
 from nni_latency.operators._onnx_model import dtype_name, element_type, lacks_values, sizes_of, tensor_type_of
 from nni_latency.operators._op_spec import LARGEST_TENSOR, Shape
 
-#: Numbers of a constant at most whose values are kept; shapes are small.
+#: Largest number of elements of a constant whose values are kept; shapes are small.
 _KEPT = 2**16
 
-#: Numbers of a constant at most that can decide a shape.
+#: Largest number of elements of a constant that can determine a shape.
 _DECIDING = 2**12
 
-#: Nodes that return something else every time.
+#: Non-deterministic nodes.
 _RANDOM = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
 
-#: The domains of ONNX's own operators.
+#: Domains of the standard ONNX operators.
 STANDARD = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor of a network, as far as it is known without running the network.
+    """A tensor of a network, with the properties known without running the network.
 
     Parameters
     ----------
     shape : tuple of int
-        All its sizes.
+        Shape of the tensor.
     dtype : str
-        Element type, as torch names it.
+        Element type in torch's notation.
     type : onnx.TypeProto
-        The same, as ONNX has it.
+        ONNX type of the tensor.
     is_constant : bool
-        Whether it depends on the inputs of the network.
+        Whether it is independent of the inputs of the network.
     data : ndarray or None
         The values of a small constant.
     writers : tuple of int
-        Numbers of the operators that it comes from.
+        Indices of the operators that produce it.
     parameters : tuple of str
-        Names of the weights in the file that a constant is made of.
+        Names of the weights in the file that a constant consists of.
     is_assumed : bool
-        Whether its shape depends on data, or on an operator that is not known.
+        Whether its shape depends on data or on an unknown operator.
     """
 
     shape: Shape
@@ -65,15 +65,15 @@ class Value:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
 def assumed_shape(sizes: Sequence[int | None] | None, given: Sequence[Value]) -> Shape:
-    """Fill sizes that are open: those of an input with as many dimensions, or all its numbers in the first of them."""
+    """Fill dynamic sizes from an input of the same rank, or put all its elements in the first dimension."""
     if not given:
         return tuple(size or 1 for size in sizes or ())
-    # What is computed is of the first input, but for look-ups and comparisons with something larger.
+    # The result follows the first input, except for look-ups and comparisons with something larger.
     first = next((item for item in given if not item.is_constant), given[0])
     if sizes is None:
         return first.shape
@@ -93,7 +93,7 @@ def _at_most_nonzero(node: Any, place: int, given: Sequence[Value]) -> Shape:
 
 
 def _at_most_selected(node: Any, place: int, given: Sequence[Value]) -> Shape:
-    """Return the shape of what a suppression selects: of every class and image as many boxes as it may, or all."""
+    """Return the largest output shape of a suppression: the limit of boxes per class and image, or all boxes."""
     boxes, scores = given[0].shape, given[1].shape
     most = given[2].data if len(given) > 2 else None
     kept = min(boxes[1], int(most.reshape(-1)[0])) if most is not None and most.size else boxes[1]
@@ -101,12 +101,12 @@ def _at_most_selected(node: Any, place: int, given: Sequence[Value]) -> Shape:
 
 
 def _at_most_compressed(node: Any, place: int, given: Sequence[Value]) -> Shape:
-    """Return the shape where nothing is left out; without an axis the input is flattened."""
+    """Return the shape if nothing is removed; without an axis, the input is flattened."""
     axes = [item.i for item in node.attribute if item.name == "axis"]
     return given[0].shape if axes and place == 0 else (given[0].size if not axes else given[0].shape[axes[0]],)
 
 
-#: Operators whose results are as large as the data say: the largest shape.
+#: Largest output shape of operators with data-dependent output sizes.
 AT_MOST: dict[str, Callable[[Any, int, Sequence[Value]], Shape]] = {
     "NonZero": _at_most_nonzero,
     "NonMaxSuppression": _at_most_selected,
@@ -116,13 +116,13 @@ AT_MOST: dict[str, Callable[[Any, int, Sequence[Value]], Shape]] = {
 
 
 def without_data(value: Value) -> Value:
-    """Return the same tensor with values that are not known."""
+    """Return the same tensor with unknown values."""
     return replace(value, is_constant=False, data=None)
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """What a node returns, and whether sizes had to be assumed."""
+    """Outputs of a node, and whether sizes were assumed."""
 
     values: tuple[Value | None, ...]
     is_assumed: bool = False
@@ -130,14 +130,14 @@ class Inferred:
 
 @dataclass
 class Inference:
-    """Infers what nodes return by the schemas of the package onnx, one node at a time.
+    """Infers the outputs of nodes from the schemas of the package onnx, one node at a time.
 
     Parameters
     ----------
     onnx : module
         The package.
     ir_version : int
-        Version of the format of the file.
+        Format version of the file.
     """
 
     onnx: Any
@@ -146,44 +146,44 @@ class Inference:
     _evaluators: dict[bytes, Any] = field(default_factory=dict)
 
     def value(self, shape: Shape, dtype: str, **known: Any) -> Value:
-        """Make a value of a shape and an element type."""
+        """Create a value of a shape and an element type."""
         kind = self.onnx.helper.make_tensor_type_proto(element_type(self.onnx, dtype), list(shape))
         return Value(shape, dtype, kind, **known)
 
     def constant(self, data: NDArray[Any] | None, shape: Shape, dtype: str, **known: Any) -> Value:
-        """Make a constant, whose values are kept if they are few."""
+        """Create a constant; its values are kept if they are few."""
         kept = data if data is not None and data.size <= _KEPT else None
         return self.value(shape, dtype, is_constant=True, data=kept, **known)
 
     def as_floats(self, values: Sequence[Value | None]) -> tuple[Value | None, ...]:
-        """Return tensors of the same shapes that an operator of single precision takes."""
+        """Return single-precision tensors of the same shapes."""
         return tuple(item and replace(item, type=self.value(item.shape, "float32").type) for item in values)
 
     def typed_as(self, found: Inferred, inputs: Sequence[Value | None]) -> Inferred:
-        """Return what is inferred with the element type of the first input."""
+        """Return the inferred outputs with the element type of the first input."""
         dtype = next((item.dtype for item in inputs if item is not None), "float32")
         values = (item and replace(item, dtype=dtype, type=self.value(item.shape, dtype).type) for item in found.values)
         return replace(found, values=tuple(values))
 
     def of_tensor(self, tensor: Any, name: str = "") -> Value:
-        """Make a value of a tensor in the file; ``name`` identifies it if it holds weights."""
+        """Create a value from a tensor in the file; ``name`` identifies it if it holds weights."""
         shape, data = tuple(tensor.dims), None
         if math.prod(shape) <= _KEPT and not lacks_values(self.onnx, tensor):
             try:
                 data = self.onnx.numpy_helper.to_array(tensor)
-            except Exception:  # a file may say anything of its tensors
+            except Exception:  # tensors of a file may be malformed
                 data = None
         parameters = (name,) if name and math.prod(shape) > 1 else ()
         return self.constant(data, shape, dtype_name(self.onnx, tensor.data_type), parameters=parameters)
 
     def of_type(self, kind: Any) -> Value:
-        """Make a value of a type in the file; sizes that are open are 1."""
+        """Create a value from a type in the file; dynamic sizes are 1."""
         sizes, tensor = sizes_of(self.onnx, kind) or [], tensor_type_of(kind)
         dtype = dtype_name(self.onnx, tensor.elem_type if tensor is not None else 0)
         return Value(tuple(1 if size is None else size for size in sizes), dtype, kind)
 
     def schema(self, node: Any, opsets: Mapping[str, int]) -> Any | None:
-        """Return the schema of a node, None where the package onnx has none."""
+        """Return the schema of a node; None if the package onnx has none."""
         domain = "" if node.domain in STANDARD else node.domain
         version = opsets.get(domain, self.onnx.defs.onnx_opset_version() if not domain else 1)
         key = node.op_type, domain, version
@@ -198,7 +198,7 @@ class Inference:
     def function_of(
         self, node: Any, schema: Any, inputs: Sequence[Value | None], opsets: Mapping[str, int]
     ) -> Any | None:
-        """Return what an operator computes as a function of other operators, None where onnx does not know that."""
+        """Return the function body of an operator; None if onnx does not define one."""
         version = opsets[""]
         try:
             if schema.has_function:
@@ -211,7 +211,7 @@ class Inference:
             else:
                 return None
             found = self.onnx.FunctionProto.FromString(content)
-        except Exception:  # onnx has none for this version, or these inputs
+        except Exception:  # onnx has no body for this version or these inputs
             return None
         return found if found.node else None
 
@@ -222,36 +222,36 @@ class Inference:
         opsets: Mapping[str, int],
         hints: Mapping[str, Any],
     ) -> Inferred:
-        """Return what a node returns.
+        """Return the outputs of a node.
 
         Parameters
         ----------
         node : onnx.NodeProto
-            No branch, loop or local function.
+            A node other than a branch, loop or local function.
         inputs : sequence of Value or None
-            What it takes, None where it leaves an input out.
+            Inputs of the node; None for an omitted input.
         opsets : dict of str to int
-            Version by domain.
+            Opset version by domain.
         hints : dict of str to TypeProto
-            Types that the file declares, by tensor.
+            Types declared in the file, by tensor.
 
         Returns
         -------
         Inferred
-            A value for every output, None where an output is left out.
+            A value for every output; None for an omitted output.
 
         Raises
         ------
         ValueError
-            If the inputs do not fit the operator.
+            If the inputs are invalid for the operator.
         """
         schema = self.schema(node, opsets)
         if node.op_type == "STFT" and not any(item.name == "onesided" for item in node.attribute):
-            # What the schema says is the default, and its inference does not know.
+            # Set the schema's default, which its inference function does not apply.
             node = type(node).FromString(node.SerializeToString())
             node.attribute.add(name="onesided", i=1, type=self.onnx.AttributeProto.INT)
         if node.op_type == "Range":
-            # Runtimes take bounds of one number for scalars, which the schema does not.
+            # Runtimes accept one-element tensors as scalar bounds; the schema does not.
             inputs = [item and self._as_scalar(item) for item in inputs]
         given = [item for item in inputs if item is not None]
         is_constant = bool(node.output) and node.op_type not in _RANDOM and all(item.is_constant for item in given)
@@ -281,7 +281,7 @@ class Inference:
     def _folded(
         self, node: Any, schema: Any, inputs: Sequence[Value | None], opsets: Mapping[str, int]
     ) -> tuple[Value | None, ...] | None:
-        """Return the constants that a node returns, or None where they cannot be computed, or are large."""
+        """Return the constant outputs of a node; None if they cannot be computed or are large."""
         given = [item for item in inputs if item is not None]
         is_assumed = any(item.is_assumed for item in given)
         if node.op_type in ("Shape", "Size") and given:
@@ -332,12 +332,12 @@ class Inference:
     def _types(
         self, node: Any, schema: Any | None, inputs: Sequence[Value | None], opsets: Mapping[str, int]
     ) -> dict[str, Any]:
-        """Infer types by the schema of a node; none where there is no schema, or its inputs are assumed and do not fit.
+        """Infer types from the schema of a node; empty without a schema, or if assumed inputs do not match.
 
         Raises
         ------
         ValueError
-            If the inputs do not fit the operator.
+            If the inputs are invalid for the operator.
         """
         if schema is None:
             return {}
@@ -366,13 +366,13 @@ class Inference:
     def _completed(
         self, node: Any, place: int, kind: Any | None, hint: Any | None, given: Sequence[Value]
     ) -> tuple[Shape, str, bool]:
-        """Return shape and element type of an output, and whether they are known; what is open is assumed."""
+        """Return shape and element type of an output, and whether they are known; dynamic sizes are assumed."""
         sizes = None if kind is None else sizes_of(self.onnx, kind)
-        told = None if hint is None else sizes_of(self.onnx, hint)
-        if told is not None and (sizes is None or len(sizes) == len(told)):
-            # Files write 0 or -1 for a size that is open.
-            told = [size if size is not None and size > 0 else None for size in told]
-            sizes = told if sizes is None else [a if a is not None else b for a, b in zip(sizes, told, strict=True)]
+        hinted = None if hint is None else sizes_of(self.onnx, hint)
+        if hinted is not None and (sizes is None or len(sizes) == len(hinted)):
+            # Files write 0 or -1 for a dynamic size.
+            hinted = [size if size is not None and size > 0 else None for size in hinted]
+            sizes = hinted if sizes is None else [a if a is not None else b for a, b in zip(sizes, hinted, strict=True)]
         tensor = tensor_type_of(kind) or tensor_type_of(hint)
         number = tensor.elem_type if tensor is not None else 0
         dtype = dtype_name(self.onnx, number) if number else given[0].dtype if given else "float32"
@@ -389,7 +389,7 @@ class Inference:
     def _evaluated(
         self, node: Any, inputs: Sequence[Value | None], opsets: Mapping[str, int]
     ) -> list[NDArray[Any] | None] | None:
-        """Compute a node; return None where the package onnx cannot."""
+        """Evaluate a node; return None if the package onnx cannot."""
         evaluator = self._evaluator(node, opsets)
         if evaluator is None:
             return None
@@ -398,7 +398,7 @@ class Inference:
             with np.errstate(all="ignore"):
                 found = iter(evaluator.run(None, feeds))
                 return [np.asarray(next(found)) if name else None for name in node.output]
-        except Exception:  # the values are not shapes then, and the operator stays
+        except Exception:  # the values are not shapes, and the operator is kept
             return None
 
     def _evaluator(self, node: Any, opsets: Mapping[str, int]) -> Any | None:
@@ -414,7 +414,7 @@ class Inference:
             reference = require("onnx.reference", "Reading ONNX", "onnx")
             try:
                 self._evaluators[key] = reference.ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
-            except Exception:  # an operator that the evaluator lacks
+            except Exception:  # the evaluator lacks the operator
                 self._evaluators[key] = None
         return self._evaluators[key]
 

@@ -1,4 +1,4 @@
-"""Which kind of operator a node of an ONNX file is, and which nodes are others in another form."""
+"""Kinds of operators of ONNX nodes, and nodes equivalent to others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from nni_latency.operators._onnx_inference import STANDARD, Inference, Value
 from nni_latency.operators._op_spec import Shape
 
-#: Nodes that compute nothing, or look at memory in another way.
+#: Nodes that compute nothing or return a view.
 IDLE = frozenset(
     (
         *("Constant", "ConstantOfShape", "Shape", "Size", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"),
@@ -18,7 +18,7 @@ IDLE = frozenset(
     )
 )
 
-#: Nodes that have the name of one of our kinds, but for capital letters, and compute the same.
+#: Nodes whose lower-case name equals the kind of operator.
 _SAME_NAME = (
     *("Relu", "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish", "Gelu", "Exp", "Log", "Sqrt"),
     *("Neg", "Abs", "Erf", "Floor", "Ceil", "Reciprocal", "Add", "Sub", "Mul", "Div", "Pow", "Sin", "Cos", "Softmax"),
@@ -27,7 +27,7 @@ _SAME_NAME = (
     *("BitShift", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
 )
 
-#: Nodes of one kind of ours.
+#: Nodes with a fixed kind of operator.
 PLAIN = {
     **{name: name.lower() for name in _SAME_NAME},
     "BatchNormalization": "batch_norm",
@@ -104,7 +104,7 @@ PLAIN = {
     "Transpose": "copy",
 }
 
-#: Nodes of which more decides what they are than their names.
+#: Nodes whose kind depends on more than their names.
 LAYERS = frozenset(
     (
         *("Attention", "Clip", "Col2Im", "Conv", "ConvTranspose", "DFT", "DeformConv", "Einsum", "FusedMatMul", "Gemm"),
@@ -114,8 +114,8 @@ LAYERS = frozenset(
     )
 )
 
-#: Operators that are others in another form, by the operator and the places of its inputs. Those of quantised networks
-#: take scales and zero points between their data.
+#: Equivalent operator and input positions of operators in another form. Quantised operators take scales and zero points
+#: between their data.
 _STAND_FOR: dict[str, tuple[str, tuple[int, ...]]] = {
     "ConvInteger": ("Conv", (0, 1)),
     "DynamicQuantizeLSTM": ("LSTM", (0, 1, 2, 3, 4, 5, 6, 7)),
@@ -141,10 +141,10 @@ _STAND_FOR: dict[str, tuple[str, tuple[int, ...]]] = {
     "TransposeMatMul": ("FusedMatMul", (0, 1)),
 }
 
-#: Where operators of ONNX Runtime are defined; some of its files have them among the standard ones.
+#: Domains of ONNX Runtime's operators; some files list them in the standard domain.
 _RUNTIME = ("com.microsoft", "com.microsoft.nchwc", *STANDARD)
 
-#: Operators of ONNX Runtime that return what has the shape of their first input.
+#: Operators of ONNX Runtime whose output has the shape of their first input.
 _SHAPE_OF_FIRST = frozenset(
     (
         *("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "BiasAdd", "BiasSoftmax", "GroupNorm", "SkipGroupNorm"),
@@ -154,7 +154,7 @@ _SHAPE_OF_FIRST = frozenset(
     )
 )
 
-#: Constants that are not weights: running means and variances, and what decides a shape.
+#: Constants other than weights: running means and variances, and shapes.
 _STATISTICS = {"BatchNormalization": (3, 4)}
 
 #: Element types of weights.
@@ -162,19 +162,19 @@ _OF_WEIGHTS = ("float32", "float16", "bfloat16", "float64", "int8", "uint8", "in
 
 
 def is_described(node: Any) -> bool:
-    """Whether a node is known as one operator, so that what it computes is not taken apart."""
+    """Whether a node is known as one operator, so that its function body is not expanded."""
     if node.domain not in _RUNTIME:
         return False
     return node.op_type in PLAIN or node.op_type in IDLE or node.op_type in LAYERS or node.op_type in _STAND_FOR
 
 
 def equivalent(onnx: Any, node: Any, inputs: tuple[Value | None, ...]) -> tuple[Any, tuple[Value | None, ...]]:
-    """Return a node as the operator that it is in another form, with the inputs of that operator."""
+    """Return the equivalent operator of a node, with its inputs."""
     if node.domain not in _RUNTIME or node.op_type not in _STAND_FOR:
         return node, inputs
     kind, places = _STAND_FOR[node.op_type]
     if kind == "Concat":
-        # Scale and zero point of the result, then tensor, scale and zero point of everything that is joined.
+        # Scale and zero point of the result, then tensor, scale and zero point of every joined input.
         places = tuple(range(2, len(inputs), 3))
     found = onnx.NodeProto(op_type=kind, name=node.name, output=node.output, attribute=node.attribute)
     places = tuple(place for place in places if place < len(inputs))
@@ -183,7 +183,7 @@ def equivalent(onnx: Any, node: Any, inputs: tuple[Value | None, ...]) -> tuple[
 
 
 def returned_shapes(node: Any, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> dict[str, Shape]:
-    """Return the shapes of what an operator of ONNX Runtime returns, as far as the package onnx does not know them."""
+    """Return the output shapes of an operator of ONNX Runtime that the package onnx does not infer."""
     if node.domain not in _RUNTIME or not inputs or inputs[0] is None:
         return {}
     if node.op_type in _SHAPE_OF_FIRST:
@@ -206,7 +206,7 @@ def _of_attention(inputs: Sequence[Value | None], attributes: Mapping[str, Any])
 
 
 def _of_product(inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Shape:
-    """Return the shape of a product of which each factor may be transposed."""
+    """Return the shape of a product with optionally transposed factors."""
     first, second = (
         transposed_if(_needed(inputs, place).shape, attributes.get(f"trans{'AB'[place]}", 0)) for place in (0, 1)
     )
@@ -215,7 +215,7 @@ def _of_product(inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -
 
 
 def transposed_if(shape: Shape, is_asked: Any) -> Shape:
-    """Return the shape with its last two sizes in the other order, where that is asked for."""
+    """Return the shape, with the last two sizes swapped if requested."""
     return (*shape[:-2], shape[-1], shape[-2]) if is_asked else shape
 
 
@@ -228,7 +228,7 @@ def _of_embeddings(inputs: Sequence[Value | None], attributes: Mapping[str, Any]
 
 
 def _of_channels_last(inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Shape:
-    """Return the shape of a convolution with the channels last and equal padding, as that operator has it."""
+    """Return the shape of a channels-last convolution with symmetric padding."""
     shape, kernel = _needed(inputs, 0).shape, _needed(inputs, 1).shape
     sizes = shape[1:-1]
     ones = [1] * len(sizes)
@@ -261,7 +261,7 @@ def holds_weights(kind: str, inputs: Sequence[Value | None]) -> Iterable[Value]:
 def runtime_hints(
     inference: Inference, node: Any, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the types of what an operator of ONNX Runtime returns, by tensor."""
+    """Return the output types of an operator of ONNX Runtime, by tensor."""
     dtype = inputs[0].dtype if inputs and inputs[0] is not None else "float32"
     shapes = returned_shapes(node, inputs, attributes)
     return {name: inference.value(shape, dtype).type for name, shape in shapes.items()}

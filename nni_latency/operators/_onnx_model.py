@@ -1,4 +1,4 @@
-"""ONNX files as models: their nodes in order, attributes and tensors."""
+"""Loading of ONNX files: ordered nodes, attributes and tensors."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from nni_latency.errors import InvalidValueError, first_line, listed
 from nni_latency.operators._op_spec import LARGEST_TENSOR, Shape
 from nni_latency.units import number_of
 
-#: Bytes of a file at most, which is what the format itself allows, and nodes of a network.
+#: Largest file size [byte], the limit of the format, and largest number of nodes.
 _MOST_BYTES, _MOST_NODES = 2**31, 100_000
 
-#: The least that an attribute may be, where every operator that has it takes it for the same.
+#: Minimum of attributes with the same meaning in all operators.
 _LEAST = {
     **dict.fromkeys(("group", "strides", "dilations", "kernel_shape", "hidden_size", "num_heads", "blocksize"), 1),
     **dict.fromkeys(("q_num_heads", "kv_num_heads", "num_groups", "num_scan_inputs", "size", "K", "N"), 1),
     **dict.fromkeys(("output_padding", "output_shape"), 0),
 }
 
-#: The least that paddings of a window may be; those of `Pad` may cut something off.
+#: Minimum padding of a window; negative paddings of `Pad` crop.
 _OF_WINDOWS = frozenset(("Conv", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "LpPool", "MaxUnpool"))
 
-#: The most that any of these may be.
+#: Maximum of these attributes.
 _MOST = 2**31
 
-#: Numbers that a tensor has at least to be left out; smaller ones may be shapes, axes or bounds.
+#: Minimum number of elements of a removed tensor; smaller ones may be shapes, axes or bounds.
 LEFT_OUT = 64
 
-#: Where the values of a tensor are said to be that were left out.
+#: External data location of removed tensors.
 _ELSEWHERE = "weights-left-out"
 
 _VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
 def open_onnx(onnx: Any, path: str | Path) -> Any:
-    """Load an ONNX file as it is; weights in other files are not opened.
+    """Load an ONNX file unchanged; external data files are not opened.
 
     Raises
     ------
     InvalidValueError
-        If it cannot be read, is too large, or is of a version to come.
+        If it cannot be read, is too large, or is of a newer version.
     """
     try:
         size = Path(path).stat().st_size
@@ -68,7 +68,7 @@ def open_onnx(onnx: Any, path: str | Path) -> Any:
 
 
 def _check(onnx: Any, model: Any, path: str | Path) -> None:
-    """Raise `InvalidValueError` if a file holds no graph, one too large, or one of a version to come."""
+    """Raise `InvalidValueError` if a file has no graph, is too large, or is of a newer version."""
     nodes = len(model.graph.node)
     if not nodes and not model.graph.output:
         raise InvalidValueError(f"{str(path)!r} is not an ONNX file that can be read: it holds no graph.")
@@ -93,17 +93,17 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
 
 
 def ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
-    """Return the nodes of a graph in an order in which they can run, that of the file if it is one.
+    """Return the nodes of a graph in topological order; the order of the file if it is topological.
 
     Returns
     -------
     list of (int, NodeProto)
-        With the place of each in the file.
+        Index in the file and node.
 
     Raises
     ------
     InvalidValueError
-        If a node takes what nothing makes, or the graph is cyclic.
+        If an input of a node has no producer, or the graph is cyclic.
     """
     nodes = list(graph.node)
     makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
@@ -128,7 +128,7 @@ def ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
 
 
 def _taken(node: Any) -> list[str]:
-    """Return what a node takes, and what the branches and loops in it take from around them."""
+    """Return the inputs of a node, and the outer values used by its branches and loops."""
     found = [name for name in node.input if name]
     for attribute in node.attribute:
         for body in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
@@ -141,7 +141,7 @@ def _taken(node: Any) -> list[str]:
 
 
 def name_of(node: Any) -> str:
-    """Return the name of a node, or of what it makes."""
+    """Return the name of a node, or else of its first output."""
     return str(node.name or next(iter(node.output), node.op_type))
 
 
@@ -151,12 +151,12 @@ def attributes_of(onnx: Any, node: Any) -> dict[str, Any]:
 
 
 def check_attributes(onnx: Any, node: Any, schema: Any | None) -> None:
-    """Check the attributes of a node by the schema of its operator, and by what they can be at all.
+    """Check the attributes of a node against the schema of its operator and general bounds.
 
     Raises
     ------
     ValueError
-        If one is missing, has another type, or is outside of what it may be.
+        If an attribute is missing, has another type, or is out of bounds.
     """
     if schema is not None:
         _check_types(node, schema)
@@ -185,7 +185,7 @@ def _check_types(node: Any, schema: Any) -> None:
 
 
 def details_of(onnx: Any, attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return all attributes as text; tensors and graphs as digests of what they hold."""
+    """Return all attributes as text; tensors and graphs as digests of their content."""
     return tuple((name, _text(onnx, attributes[name])) for name in sorted(attributes))
 
 
@@ -202,24 +202,24 @@ def _text(onnx: Any, value: Any) -> str:
 
 
 def _bytes(onnx: Any, tensor: Any) -> bytes:
-    """Return the values of a tensor, however the file holds them; what it holds, if they cannot be read."""
+    """Return the values of a tensor in any encoding; the raw content if they cannot be read."""
     try:
         found: bytes = onnx.numpy_helper.to_array(tensor).tobytes()
-    except Exception:  # a file may say anything of its tensors
+    except Exception:  # tensors of a file may be malformed
         found = tensor.SerializeToString(deterministic=True)
     return found
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape and element type of a tensor in a file; sizes that are open are 0."""
+    """Shape and element type of a tensor in a file; dynamic sizes are 0."""
 
     shape: Shape
     dtype: str = "float32"
 
 
 def shape_in_file(item: Any) -> Shape:
-    """Return the sizes of a tensor; those that are open, which older files of PaddlePaddle write as -1, are 0."""
+    """Return the sizes of a tensor; dynamic sizes, written as -1 by older PaddlePaddle files, are 0."""
     return tuple(max(0, size.dim_value) for size in item.type.tensor_type.shape.dim)
 
 
@@ -228,26 +228,26 @@ def type_in_file(onnx: Any, item: Any) -> TensorType:
 
 
 def dtype_name(onnx: Any, number: int) -> str:
-    """Name an element type as torch does."""
+    """Return torch's name of an element type."""
     name = onnx.TensorProto.DataType.Name(number).lower() if number else "float"
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 def element_type(onnx: Any, dtype: str) -> int:
-    """Return the element type of which `dtype_name` is the name."""
+    """Return the element type of a name: the inverse of `dtype_name`."""
     name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
     number: int = onnx.TensorProto.DataType.Value(name.upper())
     return number
 
 
 def fractional(onnx: Any) -> tuple[int, ...]:
-    """Return the element types of numbers with fractions."""
+    """Return the floating-point element types."""
     kinds = onnx.TensorProto
     return kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE
 
 
 def leave_out_weights(onnx: Any, model: Any) -> None:
-    """Take the values of larger tensors of numbers with fractions out of a model."""
+    """Remove the values of larger floating-point tensors from a model."""
     for tensor in model.graph.initializer:
         if tensor.data_type in fractional(onnx) and math.prod(tensor.dims) >= LEFT_OUT:
             leave_out(onnx, tensor)
@@ -263,14 +263,14 @@ def leave_out(onnx: Any, tensor: Any) -> None:
 
 
 def lacks_values(onnx: Any, tensor: Any) -> bool:
-    """Whether the values of a tensor are in another file, or nowhere."""
+    """Whether the values of a tensor are external or missing."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return True
     return math.prod(tensor.dims) > 0 and not (tensor.raw_data or any(getattr(tensor, name) for name in _VALUES))
 
 
 def tensor_type_of(kind: Any | None) -> Any | None:
-    """Return the type of a tensor, or of the tensors in a sequence or an optional value; None where it has none."""
+    """Return the type of a tensor, or of the tensors in a sequence or an optional value; None if there is none."""
     while kind is not None:
         which = kind.WhichOneof("value")
         if which in ("tensor_type", "sparse_tensor_type"):
@@ -282,7 +282,7 @@ def tensor_type_of(kind: Any | None) -> Any | None:
 
 
 def sizes_of(onnx: Any, kind: Any) -> list[int | None] | None:
-    """Return the sizes of a tensor's type, None for those that are open; None where even their number is open."""
+    """Return the sizes of a tensor's type, with None for dynamic sizes; None if the rank is unknown."""
     tensor = tensor_type_of(kind)
     if tensor is None or not tensor.HasField("shape"):
         return None

@@ -1,4 +1,4 @@
-"""What the nodes of an ONNX file are as operators: from kinds, shapes and attributes to an `OpSpec`."""
+"""Conversion of ONNX nodes (kinds, shapes and attributes) to an `OpSpec`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from nni_latency.operators._onnx_walk import Node
 from nni_latency.operators._op_spec import OpSpec, Shape
 from nni_latency.units import number_of
 
-#: Kinds whose weights are parameters of a layer, and kinds whose weights are one of the numbers that they work on.
+#: Kinds whose weights are parameters of a layer, and kinds whose weights are operands.
 _WEIGHTED = ("layer_norm", "group_norm", "instance_norm", "prelu", "rms_norm")
 _WORKING = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where")
 
 
 def describe_node(node: Node) -> OpSpec:
-    """Describe a node that computes something.
+    """Describe a node with a computation.
 
     Raises
     ------
     ArithmeticError, LookupError, TypeError, ValueError
-        If its inputs or attributes are not those of its operator.
+        If its inputs or attributes are invalid for its operator.
     """
     describe = _DESCRIBED.get(node.kind, _generic) if node.domain in (*STANDARD, "com.microsoft") else _generic
     op = describe(node)
@@ -33,7 +33,7 @@ def describe_node(node: Node) -> OpSpec:
 
 
 def _dtype(node: Node) -> str:
-    """Return the element type of an operator: that of the first input with a fraction."""
+    """Return the element type of an operator: that of the first floating-point input."""
     types = [item.dtype for item in node.inputs if item is not None] or [item.dtype for item in node.outputs]
     return next((dtype for dtype in types if "float" in dtype), types[0])
 
@@ -61,7 +61,7 @@ def _generic(node: Node) -> OpSpec:
     kind = PLAIN.get(node.kind) if node.domain in (*STANDARD, "com.microsoft") else None
     if kind is None:
         kind = node.kind.lower()
-        # A function of torch that has the same name may compute something else.
+        # A torch function of the same name may compute something else.
         kind = f"onnx_{kind}" if kind in supported_kinds() else kind
     data = _data(node)
     if kind in _WORKING:
@@ -78,9 +78,9 @@ def _out(node: Node, data: Sequence[Shape]) -> dict[str, Any]:
 
 
 def _clip(node: Node) -> OpSpec:
-    """Describe an activation with bounds, which are attributes of older files and inputs of newer ones.
+    """Describe an activation with bounds: attributes in older files, inputs in newer ones.
 
-    A bound that is infinite is none.
+    Infinite bounds are ignored.
     """
     bounds = {name: float(node.attributes[name]) for name in ("min", "max") if name in node.attributes}
     for name, value in zip(("min", "max"), node.inputs[1:], strict=False):
@@ -103,13 +103,13 @@ def _window(node: Node, dimensions: int) -> tuple[Shape, Shape]:
 
 
 def _padding(both: Sequence[int], starts: Sequence[int]) -> int | Shape:
-    """Write padding: a number for every side, or what stands before and behind where these differ."""
+    """Return padding: a number per dimension, or the sides before and after if they differ."""
     behind = [total - start for total, start in zip(both, starts, strict=True)]
     return one_if_square(tuple(starts) if list(starts) == behind else (*starts, *behind))
 
 
 def _starts(node: Node, both: Sequence[int]) -> list[int]:
-    """Return the padding before, where the sum of both sides is known."""
+    """Return the padding before each dimension, given the sum of both sides."""
     pads = list(node.attributes.get("pads", ()))[: len(both)]
     if node.attributes.get("auto_pad", b"NOTSET") == b"NOTSET" and len(pads) == len(both):
         return [min(start, total) for start, total in zip(pads, both, strict=True)]
@@ -137,7 +137,7 @@ def _convolution(node: Node) -> OpSpec:
     }
     if set(dilation) != {1}:
         attributes["dilation"] = one_if_square(dilation)
-    # Without 'padding' the output is the input over the stride, rounded up.
+    # Without 'padding', the output size is the input size over the stride, rounded up.
     if out[2:] != tuple(-(-size // step) for size, step in zip(data[2:], stride, strict=True)):
         pads = node.attributes.get("pads", [0] * 2 * len(kernel))
         both = [one + two for one, two in zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)]
@@ -148,7 +148,7 @@ def _convolution(node: Node) -> OpSpec:
 
 
 def _channels_last(node: Node) -> OpSpec:
-    """Describe a convolution whose channels come last as the one with the channels first."""
+    """Describe a channels-last convolution as the channels-first one."""
     first = [_needed(node, 0), node.outputs[0]]
     data, out = (
         Value((item.shape[0], item.shape[-1], *item.shape[1:-1]), item.dtype, None, item.is_constant) for item in first
@@ -163,7 +163,7 @@ def _transposed_convolution(node: Node) -> OpSpec:
         raise ValueError(f"its weights {weight} in {number_of(groups, 'group')} do not fit an input of shape {data}")
     stride, dilation = _window(node, len(kernel))
     extra = tuple(node.attributes.get("output_padding", (0,) * len(kernel)))
-    # What the sizes of the output say: 'auto_pad' and 'output_shape' decide it in place of 'pads'.
+    # Derived from the output sizes, because 'auto_pad' and 'output_shape' may replace 'pads'.
     rows = zip(data[2:], out[2:], kernel, stride, dilation, extra, strict=True)
     both = [step * (size - 1) + gap * (side - 1) + 1 + more - after for size, after, side, step, gap, more in rows]
     widened = tuple(more - min(0, total) for more, total in zip(extra, both, strict=True))
@@ -189,7 +189,7 @@ def _gemm(node: Node) -> OpSpec:
 
 
 def _product(node: Node, first: Shape, second: Shape) -> OpSpec:
-    """Describe a product of two factors, either of which may be a weight."""
+    """Describe a matrix product; either factor may be a weight."""
     if not first or not second:
         raise ValueError("its factors must have at least one dimension")
     is_weight = [_needed(node, place).is_constant for place in (0, 1)]
@@ -206,7 +206,7 @@ def _matmul(node: Node) -> OpSpec:
 
 
 def _packed_product(node: Node) -> OpSpec:
-    """Describe a product with weights of a few bits, several in a byte."""
+    """Describe a product with weights of a few bits, packed into bytes."""
     return OpSpec.of("linear", [_needed(node, 0).shape], out_features=int(node.attributes["N"]), bias=_has(node, 5))
 
 
@@ -247,7 +247,7 @@ def _recurrent(node: Node) -> OpSpec:
     data, inputs, recurrent = (_needed(node, place).shape for place in (0, 1, 2))
     directions, hidden, gates = inputs[0], recurrent[-1], {"LSTM": 4, "GRU": 3, "RNN": 1}[node.kind]
     if len(data) != 3 or sorted(inputs[1:]) != sorted((gates * hidden, data[-1])):
-        # Weights that are quantised may be transposed; their sizes are the same.
+        # Quantised weights may be transposed; their sizes are the same.
         hidden = int(node.attributes.get("hidden_size", hidden))
         if len(data) != 3 or sorted(inputs[1:]) != sorted((gates * hidden, data[-1])):
             raise ValueError(f"its weights {inputs} do not fit an input of shape {data}")
@@ -260,7 +260,7 @@ def _recurrent(node: Node) -> OpSpec:
 
 
 def _attention(node: Node) -> OpSpec:
-    """Describe attention with projections (ONNX Runtime), or of what is projected before (ONNX)."""
+    """Describe attention with projections (ONNX Runtime) or of projected inputs (ONNX)."""
     if node.domain not in STANDARD:
         return _projected_attention(node)
     query, key, value = (_needed(node, place).shape for place in (0, 1, 2))
@@ -290,7 +290,7 @@ def _projected_attention(node: Node) -> OpSpec:
 
 
 def _several_heads(node: Node) -> OpSpec:
-    """Describe the attention of ONNX Runtime whose heads lie side by side; key and value may have fewer of them."""
+    """Describe ONNX Runtime's attention with concatenated heads; key and value may have fewer heads."""
     query = _needed(node, 0).shape
     key, value = (node.inputs[place].shape if _has(node, place) else query for place in (1, 2))  # type: ignore[union-attr]
     heads = int(node.attributes["num_heads"])
@@ -303,7 +303,7 @@ def _several_heads(node: Node) -> OpSpec:
 
 
 def _spectrum(node: Node) -> OpSpec:
-    """Describe a short-time Fourier transform, whose frames are as long as the window, or as an input says."""
+    """Describe a short-time Fourier transform; the frame length is that of the window or given by an input."""
     out = node.outputs[0].shape
     bins = out[-2]
     is_half = int(node.attributes.get("onesided", 1))
@@ -312,7 +312,7 @@ def _spectrum(node: Node) -> OpSpec:
 
 
 def _transform(node: Node) -> OpSpec:
-    """Describe a Fourier transform, whose last dimension holds real and imaginary parts."""
+    """Describe a Fourier transform; the last dimension holds real and imaginary parts."""
     data = _needed(node, 0).shape
     axis = node.inputs[2].data if _has(node, 2) and node.inputs[2] is not None else None
     place = (
@@ -322,7 +322,7 @@ def _transform(node: Node) -> OpSpec:
 
 
 def _deformed_convolution(node: Node) -> OpSpec:
-    """Describe a convolution at places that an input says by its multiply-adds alone, without the interpolation."""
+    """Describe a deformable convolution by its multiply-adds, without the interpolation."""
     return _convolution(
         Node(node.name, "Conv", "", node.attributes, (*node.inputs[:2], *node.inputs[3:4]), node.outputs)
     )

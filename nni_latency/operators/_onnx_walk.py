@@ -1,4 +1,4 @@
-"""A walk through the nodes of an ONNX file in the order in which they run: branches, loops and functions included."""
+"""Traversal of the nodes of an ONNX file in the order of execution, including branches, loops and functions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from nni_latency.operators._onnx_kinds import IDLE, equivalent, holds_weights, i
 from nni_latency.operators._onnx_model import attributes_of, check_attributes, name_of
 from nni_latency.operators._op_spec import OpSpec
 
-#: Operators that a network runs at most, and nodes that are visited for them.
+#: Largest number of operators of a network, and of visited nodes.
 _MOST_OPERATORS, _MOST_VISITS = 100_000, 500_000
 
-#: Turns of a loop at most.
+#: Largest number of loop iterations.
 _MOST_TURNS = 10_000
 
-#: Functions, branches and loops inside of each other at most.
+#: Largest nesting depth of functions, branches and loops.
 _DEEPEST = 50
 
-#: From here on a number of iterations stands for "until the condition says so".
+#: Iteration counts from here on mean "until the condition is false".
 _ENDLESS = 2**31
 
-#: What had to be assumed, by kind.
+#: Remarks on assumptions, by kind.
 REMARKS = {
     "branch": "which branch of {} runs depends on data: the dearer one is counted",
     "only": "which branch of {} runs depends on data: the one that can run with inputs of these sizes is counted",
@@ -43,23 +43,23 @@ REMARKS = {
 
 
 class Walk:
-    """Goes through the nodes of a model and notes the operators that it runs.
+    """Traverses the nodes of a model and records the operators that it runs.
 
     Parameters
     ----------
     onnx : module
         The package.
     model : ModelProto
-        The sizes of its inputs are fixed.
+        The model, with fixed input sizes.
     describe : callable
-        Describes a node that computes something.
+        Describes a node with a computation.
     path : str
-        The file, for messages.
+        Path of the file, for messages.
 
     Attributes
     ----------
     operators : list of TracedOperator
-        In the order in which they run.
+        Operators in the order of execution.
     """
 
     def __init__(self, onnx: Any, model: Any, describe: Describe, path: str) -> None:
@@ -70,25 +70,25 @@ class Walk:
         opsets = {"" if item.domain in STANDARD else item.domain: item.version for item in model.opset_import}
         self._frame = Frame({}, {"": 1, **opsets})
         self._visits = 0
-        # Weights that an operator has taken, and what had to be assumed.
+        # Weights used so far, and assumptions made.
         self._sizes: dict[str, int] = {}
         self._taken: set[str] = set()
         self._assumed: dict[str, list[str]] = {}
 
     def run(self, graph: Any, nodes: Iterable[tuple[int, Any]]) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-        """Go through a graph; return what it takes and what it returns.
+        """Traverse a graph; return its inputs and outputs.
 
         Parameters
         ----------
         graph : GraphProto
             The network.
         nodes : iterable of (int, NodeProto)
-            Its nodes in an order in which they can run, with their places in the file.
+            Its nodes in topological order, with their indices in the file.
 
         Raises
         ------
         InvalidValueError
-            If a node cannot be, or there are too many; the node is named.
+            If a node is invalid, or there are too many; the message names the node.
         """
         frame = self._frame
         try:
@@ -105,11 +105,11 @@ class Walk:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What had to be assumed, as sentences without a full stop."""
+        """Assumptions made, as sentences without a full stop."""
         return tuple(REMARKS[kind].format(listed(dict.fromkeys(names))) for kind, names in self._assumed.items())
 
     def _register(self, graph: Any, frame: Frame) -> None:
-        """Take the weights of a graph, and the types that the file declares for its tensors."""
+        """Register the weights of a graph, and the declared types of its tensors."""
         for tensor in graph.initializer:
             frame.values[tensor.name] = self._weight(tensor, f"{frame.key}{tensor.name}")
         for sparse in graph.sparse_initializer:
@@ -126,7 +126,7 @@ class Walk:
         return found
 
     def _visit(self, node: Any, place: int, frame: Frame) -> None:
-        """Note what a node runs and returns."""
+        """Record the operators and outputs of a node."""
         self._visits += 1
         if self._visits > _MOST_VISITS or len(self.operators) > _MOST_OPERATORS:
             raise InvalidValueError(
@@ -159,7 +159,7 @@ class Walk:
         frame.values.update({name: value for name, value in zip(node.output, outputs, strict=False) if name and value})
 
     def _resolved(self, node: Any, frame: Frame) -> Any:
-        """Return a node of a function with the attributes that the function was called with."""
+        """Return a node of a function with the attributes of the function call."""
         if not any(item.ref_attr_name for item in node.attribute):
             return node
         found = type(node).FromString(node.SerializeToString())
@@ -173,9 +173,9 @@ class Walk:
         return found
 
     def _run(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> Sequence[Value | None]:
-        """Note one operator, unless it is a constant or only looks at memory in another way."""
+        """Record one operator, unless it is a constant or returns a view."""
         stand_in, taken = equivalent(self._onnx, node, inputs)
-        # An integer product returns other numbers than the product that it is otherwise.
+        # An integer product returns another element type than its floating-point equivalent.
         own = self._inference.schema(node, frame.opsets)
         inferred, given = (stand_in, self._inference.as_floats(taken)) if own is None else (node, inputs)
         schema = self._inference.schema(inferred, frame.opsets)
@@ -210,10 +210,10 @@ class Walk:
         return [item and replace(item, writers=writers) for item in values]
 
     def _known(self, node: Any, values: Sequence[Value | None], key: str) -> list[Value | None]:
-        """Name the weights that a constant is made of, with their sizes.
+        """Name the weights that a constant consists of, with their sizes.
 
-        Exporters write equal vectors of a network once, such as biases that were never trained, and an Identity for
-        each further layer; they are separate weights.
+        Exporters deduplicate equal vectors of a network, such as untrained biases, and add an Identity for each further
+        layer; they count as separate weights.
         """
         is_own = node.op_type == "Constant" or (node.op_type == "Identity" and values[0] and len(values[0].shape) == 1)
         found = [item and (replace(item, parameters=(key,)) if is_own and item.parameters else item) for item in values]
@@ -223,7 +223,7 @@ class Walk:
         return found
 
     def _parameters(self, node: Node) -> int:
-        """Count the weights that an operator is the first to take."""
+        """Count the weights first used by an operator."""
         new = [name for value in holds_weights(node.kind, node.inputs) for name in value.parameters]
         new = [name for name in dict.fromkeys(new) if name not in self._taken]
         self._taken.update(new)
@@ -238,7 +238,7 @@ class Walk:
             self._visit(node, frame.place or 0, frame)
 
     def _call(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
-        """Go through a function of the file."""
+        """Traverse a function of the file."""
         return self._expand(self._functions[node.domain, node.op_type], node, inputs, place, frame)
 
     def _expand(
@@ -250,7 +250,7 @@ class Walk:
         frame: Frame,
         usual: Sequence[Any] = (),
     ) -> list[Value | None]:
-        """Go through the body of a function; ``usual`` are attributes that need not be given."""
+        """Traverse the body of a function; ``usual`` are default attributes."""
         values = {name: item for name, item in zip(function.input, inputs, strict=False) if item is not None}
         attributes = {item.name: item for item in (*usual, *function.attribute_proto, *node.attribute)}
         opsets = {"" if item.domain in STANDARD else item.domain: item.version for item in function.opset_import}
@@ -265,7 +265,7 @@ class Walk:
         return [values.get(name) for name in function.output]
 
     def _branches(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
-        """Go through the branch that is known to be taken, or else through both, and keep the dearer one."""
+        """Traverse the branch if it is known, otherwise both, and keep the more expensive one."""
         attributes = attributes_of(self._onnx, node)
         condition = inputs[0] if inputs else None
         names = ["then_branch", "else_branch"]
@@ -284,14 +284,14 @@ class Walk:
         self.operators += dearest.operators
         self._taken, self._assumed = dearest.taken, dearest.assumed
         if len(names) > 1:
-            # A branch may be for inputs of another size, and cannot run with these.
+            # A branch may be for other input sizes and invalid for these.
             kind = "only" if failed else "branch"
             self._assumed.setdefault(kind, []).append(f"{frame.prefix}{name_of(node)}")
-        # The result of a branch is not a constant, unless that branch is always taken.
+        # The result of a branch is constant only if the branch is always taken.
         return [item and (item if len(names) == 1 else without_data(item)) for item in dearest.outputs]
 
     def _tried(self, branch: Any, frame: Frame) -> Branch:
-        """Go through a branch, and forget it again."""
+        """Traverse a branch and restore the state."""
         before, taken, assumed = len(self.operators), set(self._taken), copy.deepcopy(self._assumed)
         try:
             outputs = self._graph(branch, (), frame)
@@ -301,7 +301,7 @@ class Walk:
             self._taken, self._assumed = taken, assumed
 
     def _graph(self, graph: Any, given: Sequence[Value | None], frame: Frame) -> list[Value | None]:
-        """Go through the body of a branch or loop; return what it returns."""
+        """Traverse the body of a branch or loop; return its outputs."""
         frame.values.update({item.name: value for item, value in zip(graph.input, given, strict=False) if value})
         self._register(graph, frame)
         self._body(graph.node, frame)
@@ -311,7 +311,7 @@ class Walk:
         return [frame.values[item.name] for item in graph.output]
 
     def _loop(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
-        """Go through a loop as often as it runs; once where that depends on data."""
+        """Traverse a loop once per iteration; once if the count depends on data."""
         body, name = attributes_of(self._onnx, node)["body"], name_of(node)
         trips, condition = [*inputs, None, None][:2]
         carried = list(inputs[2:])
@@ -339,10 +339,10 @@ class Walk:
         return [*left, *self._stacked(stacked, count, len(body.output) - 1 - n_carried, body, 0)]
 
     def _scan(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
-        """Go through the body of a scan once for every slice of its inputs."""
+        """Traverse the body of a scan once per slice of its inputs."""
         attributes, name = attributes_of(self._onnx, node), name_of(node)
         body, n_scanned = attributes["body"], int(attributes["num_scan_inputs"])
-        # Up to opset 8 the lengths came first, and a batch dimension before that of the sequence.
+        # Up to opset 8, the lengths came first, and a batch dimension preceded that of the sequence.
         first, axis = (1, 1) if frame.opsets[""] < 9 else (0, 0)
         states, scanned = list(inputs[first : len(inputs) - n_scanned]), inputs[len(inputs) - n_scanned :]
         axes = list(attributes.get("scan_input_axes", [axis] * n_scanned))
@@ -372,7 +372,7 @@ class Walk:
     def _stacked(
         self, results: Sequence[Sequence[Value]], count: int, n_results: int, body: Any, axis: int
     ) -> list[Value | None]:
-        """Return what the iterations of a loop return together."""
+        """Return the stacked outputs of the iterations of a loop."""
         found: list[Value | None] = []
         for place in range(max(0, n_results)):
             items = [some[place] for some in results if place < len(some)]
@@ -406,22 +406,22 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Node:
-    """One node, with everything that decides what it costs.
+    """A node with all properties that determine its cost.
 
     Parameters
     ----------
     name : str
-        Of the node, behind those of the loops and functions that it is in.
+        Name of the node, prefixed by those of the surrounding loops and functions.
     kind : str
-        Its operator; of a standard operator in another form, that operator.
+        Operator type; for an operator equivalent to a standard one, the standard type.
     domain : str
-        Where the operator is defined.
+        Domain of the operator.
     attributes : dict
-        As the file has them, by name.
+        Attributes in the file by name.
     inputs : tuple of Value or None
-        What it takes, in the order of the operator; None where an input is left out.
+        Inputs in the order of the operator; None for an omitted input.
     outputs : tuple of Value
-        What it returns.
+        Outputs.
     """
 
     name: str
@@ -432,30 +432,30 @@ class Node:
     outputs: tuple[Value, ...]
 
 
-#: Describes a node that computes something; returns the operator, and all its attributes as text.
+#: Describes a node with a computation; returns the operator and all its attributes as text.
 Describe = Callable[[Node], tuple[OpSpec, tuple[tuple[str, str], ...]]]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a node stands: what is known there, and what it is called there.
+    """Scope of a node: known values and names.
 
     Parameters
     ----------
     values : mapping of str to Value
-        By tensor; those of the graphs around it included.
+        Values by tensor, including those of the surrounding graphs.
     opsets : dict of str to int
-        Versions of the operators, by domain.
+        Opset versions by domain.
     attributes : dict of str to AttributeProto
-        Those that the function around it was called with.
+        Attributes of the surrounding function call.
     prefix : str
-        What names of operators begin with.
+        Prefix of the names of operators.
     key : str
-        What distinguishes the weights in this graph from those in others.
+        Identifier that separates the weights of this graph from those of others.
     place : int or None
-        Number of the node of the file that it is in; None in the network itself.
+        Index of the surrounding node of the file; None at top level.
     depth : int
-        Functions, branches and loops around it.
+        Number of surrounding functions, branches and loops.
     """
 
     values: MutableMapping[str, Value]
@@ -468,7 +468,7 @@ class Frame:
     hints: dict[str, Any] = field(default_factory=dict)
 
     def inside(self, name: str, place: int, key: str) -> Frame:
-        """Return the frame of a body, where what is known around it is known, too."""
+        """Return the frame of a body, which includes the outer values."""
         return replace(
             self,
             values=ChainMap({}, self.values),
@@ -482,7 +482,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Branch:
-    """What a branch runs and returns, which weights were taken at its end, and what was assumed."""
+    """Operators and outputs of a branch, the weights used by its end, and the assumptions."""
 
     operators: list[TracedOperator]
     taken: set[str]
@@ -491,20 +491,20 @@ class Branch:
 
     @property
     def cost(self) -> float:
-        """Operations, and numbers that are moved."""
+        """Operations and weighted element moves."""
         work = [work_of(item.op)[0] for item in self.operators]
         return float(sum(item.flops + 5 * (item.inputs + item.outputs + item.params) for item in work))
 
 
 def count_of(value: Value | None) -> float:
-    """Return how often a loop runs at most."""
+    """Return the largest number of iterations of a loop."""
     if value is None:
         return math.inf
     return math.inf if value.data is None or not value.data.size else float(value.data.reshape(-1)[0])
 
 
 def truth_of(value: Value | None) -> bool | None:
-    """Return whether a loop goes on, None if that depends on data."""
+    """Return whether a loop continues; None if that depends on data."""
     if value is None:
         return True
     return None if value.data is None or not value.data.size else bool(np.all(value.data))

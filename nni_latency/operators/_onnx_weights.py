@@ -1,4 +1,4 @@
-"""ONNX files without their weights: how they are left out, and how random ones take their place."""
+"""ONNX files without weights: removal of weights, and replacement by random ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nni_latency.operators._onnx_model import fractional, lacks_values, leave_ou
 
 
 def without_weights(model: Any) -> Any:
-    """Return an ONNX model without the values of its weights, a few kB.
+    """Return an ONNX model without the values of its weights, a few kB in size.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def without_weights(model: Any) -> Any:
     Returns
     -------
     onnx.ModelProto
-        A copy, whose larger tensors of numbers with fractions are said to be in a file that does not exist.
+        A copy whose larger floating-point tensors refer to a missing external file.
     """
     onnx = require("onnx", "Writing ONNX", "onnx")
     light = type(model)()
@@ -43,9 +43,9 @@ def without_weights(model: Any) -> Any:
 
 
 def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> OnnxNetwork:
-    """Read a network that can be run from an ONNX file; what weights it lacks are random.
+    """Read an executable network from an ONNX file; missing weights are random.
 
-    Weights in other files are never opened: they are random, too, which a latency does not depend on.
+    External weights are never opened and also random, which does not affect the latency.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     Returns
     -------
     OnnxNetwork
-        Its parts are the nodes of the file, as `read_onnx` counts them. A layer that shares a tensor without values
-        with others has separate values.
+        Its parts are the nodes of the file, as counted by `read_onnx`. Layers that share a tensor without values get
+        separate values.
 
     Raises
     ------
@@ -85,14 +85,14 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
 
 @dataclass(frozen=True)
 class OnnxBuild:
-    """Makes the network of an ONNX file, as `onnx_network` does: the build of a subject. Immutable.
+    """Builds the network of an ONNX file like `onnx_network`: the build of a subject. Immutable.
 
     Parameters
     ----------
     path, batch_size, example_inputs
         As for `onnx_network`.
     content : bytes, optional
-        What is in the file, for a machine that does not have it.
+        Content of the file, for a machine without it.
     """
 
     path: str
@@ -101,17 +101,17 @@ class OnnxBuild:
     content: bytes | None = field(default=None, repr=False)
 
     def __call__(self) -> OnnxNetwork:
-        """Make it."""
+        """Build the network."""
         if self.content is None:
             return onnx_network(self.path, self.batch_size, self.example_inputs)
         with tempfile.TemporaryDirectory() as folder:
-            # Its own name, which messages use.
+            # Keep the original name for messages.
             path = Path(folder, Path(self.path).name)
             path.write_bytes(self.content)
             return onnx_network(path, self.batch_size, self.example_inputs)
 
     def carried(self) -> OnnxBuild:
-        """Return one that holds what is in the file, so that it can be made on another machine.
+        """Return a copy that holds the content of the file, so that another machine can build the network.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class OnnxBuild:
 
 
 def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Inputs:
-    """Return what the network of an ONNX file takes, without values, in the order of the file.
+    """Return the inputs of the network of an ONNX file without values, in the order of the file.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
     Raises
     ------
     MissingDependencyError, InvalidValueError
-        As for `read_onnx`, and if a size of an input is open.
+        As for `read_onnx`, and if an input size is dynamic.
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
@@ -154,12 +154,12 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
 
 
 def _spreads(graph: Any) -> dict[str, tuple[float, float]]:
-    """Return the mean and spread of random weights by name, with which numbers neither vanish nor overflow."""
+    """Return the mean and standard deviation of random weights by name, chosen to avoid underflow and overflow."""
     dims = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     found: dict[str, tuple[float, float]] = {}
     for node in graph.node:
         if node.op_type == "BatchNormalization":
-            # Scale and variance are one, shift and mean nothing.
+            # Scale and variance are 1, shift and mean are 0.
             found |= dict.fromkeys((node.input[1], node.input[4]), (1.0, 0.0))
             found |= dict.fromkeys(node.input[2:4], (0.0, 0.0))
         elif len(node.input) > 1 and node.input[1] in dims:
@@ -170,7 +170,7 @@ def _spreads(graph: Any) -> dict[str, tuple[float, float]]:
 
 
 def _fill(onnx: Any, tensor: Any, spreads: Mapping[str, tuple[float, float]], generator: np.random.Generator) -> None:
-    """Give a tensor random values."""
+    """Fill a tensor with random values."""
     values = _random(tuple(tensor.dims), *spreads.get(tensor.name, (0.0, 0.1)), generator)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(dtype), tensor.name))
@@ -183,11 +183,11 @@ def _set_apart(
     spreads: Mapping[str, tuple[float, float]],
     generator: np.random.Generator,
 ) -> None:
-    """Give layers separate values where the file has them share a tensor whose values are made up.
+    """Give layers separate copies of a shared tensor with random values.
 
-    An exporter writes equal tensors once, such as the biases of a network that was never trained, and an Identity for
-    each further layer. In a trained network they differ, and a runtime may fuse what it does not where they are shared:
-    OpenVINO adds such a bias in a separate node.
+    Exporters deduplicate equal tensors, such as the biases of an untrained network, and add an Identity for each
+    further layer. In a trained network the tensors differ, and a runtime may fuse operators that it does not fuse with
+    shared tensors: OpenVINO adds a shared bias in a separate node.
     """
     for node in list(graph.node):
         if node.op_type == "Identity" and node.input[0] in made_up:
@@ -203,10 +203,10 @@ def _random(shape: tuple[int, ...], mean: float, spread: float, generator: np.ra
 
 
 def _number(graph: Any) -> None:
-    """Write the number of every node into its name and those of its results, and those of inputs into theirs.
+    """Add the index of every node to its name and the names of its results, and that of every input to its name.
 
-    Runtimes are asked for inputs by their names, and name what they make of a node by its results, too. A file may have
-    such numbers in its names, which are those of another count.
+    Runtimes address inputs by name, and may name nodes after their results. Names in a file may already contain numbers
+    with another meaning.
     """
     renamed = {item.name: f"input{place}" for place, item in enumerate(fed_inputs(graph))}
     for place, node in enumerate(graph.node):
@@ -218,7 +218,7 @@ def _number(graph: Any) -> None:
 
 
 def _rename(graph: Any, renamed: Mapping[str, str]) -> None:
-    """Rename what nodes take and return, those of branches and loops included."""
+    """Rename the inputs and outputs of nodes, including those in branches and loops."""
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [renamed.get(name, name) for name in names]

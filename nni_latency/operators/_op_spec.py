@@ -1,4 +1,4 @@
-"""`OpSpec`: one operator or block with its attributes, input shapes and dtype; its key, and its family."""
+"""`OpSpec`: an operator or block with its attributes, input shapes and dtype; its key and family."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 AttributeValue = bool | int | float | str | tuple[int, ...]
 Shape = tuple[int, ...]
 
-#: Numbers that files hold as texts.
+#: Numbers stored as text in files.
 _INFINITE = {str(value): value for value in (math.inf, -math.inf)}
 
-#: Numbers that a tensor has at most: a terabyte of bytes.
+#: Largest number of elements of a tensor: a terabyte of bytes.
 LARGEST_TENSOR = 2**40
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 
-#: The key of an operator.
+#: Pattern of the key of an operator.
 OP_KEY = re.compile(
     rf"(?P<kind>[^\s()@]+)\((?P<attributes>(?:[^()\"]|{_STRING})*)\)@(?P<shapes>[0-9x+]*):(?P<dtype>\w+)"
 )
 
 _ATTRIBUTE = re.compile(rf"(?P<name>\w+)=(?P<value>{_STRING}|\[\d*\]|[^,]*)(?:,|$)")
 
-#: Characters of the smallest number of 64 bits.
+#: Length of the smallest 64-bit integer.
 _MOST_CHARACTERS = len(str(-(2**63)))
 
 _GROUPS = {
@@ -54,11 +54,11 @@ class OpSpec:
     Parameters
     ----------
     kind : str
-        What it computes, such as ``conv2d`` or ``inverted_residual``.
+        Kind of computation, such as ``conv2d`` or ``inverted_residual``.
     input_shapes : tuple of tuple of int
         Shapes of the inputs, batch first.
     attributes : tuple of (str, value)
-        Everything else that decides the computation, sorted by name. Use `OpSpec.of` to give them as keywords.
+        All other parameters of the computation, sorted by name. Use `OpSpec.of` to give them as keywords.
     dtype : str, default="float32"
         Element type.
 
@@ -83,17 +83,17 @@ class OpSpec:
 
     @classmethod
     def of(cls, kind: str, input_shapes: Any, *, dtype: str = "float32", **attributes: Any) -> OpSpec:
-        """Make a spec from plain lists and keywords; lists become tuples, attributes are sorted.
+        """Create a spec from plain lists and keywords; lists become tuples, attributes are sorted.
 
-        The texts ``inf`` and ``-inf`` become numbers, as `as_dict` writes these; NaN becomes a text, since it equals
-        nothing, not even itself.
+        The texts ``inf`` and ``-inf``, as written by `as_dict`, become numbers; NaN becomes a text, because NaN is not
+        equal to itself.
         """
         shapes = tuple(tuple(int(size) for size in shape) for shape in input_shapes)
         plain = {name: _comparable(value) for name, value in attributes.items()}
         return cls(kind, shapes, tuple(sorted(plain.items())), dtype)
 
     def __getitem__(self, name: str) -> Any:
-        """Return one attribute; `KeyError` if the operator has none of that name."""
+        """Return one attribute; raises `KeyError` if it is missing."""
         return self._lookup[name]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -102,13 +102,13 @@ class OpSpec:
 
     @property
     def op_key(self) -> str:
-        """Readable key, the same in every process and on every machine."""
+        """Readable key, identical in every process and on every machine."""
         attributes = ",".join(f"{name}={_plain(value)}" for name, value in self.attributes)
         shapes = "+".join("x".join(map(str, shape)) for shape in self.input_shapes)
         return f"{self.kind}({attributes})@{shapes}:{self.dtype}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for a file; `OpSpec.of` takes them back. Infinite numbers are texts for JSON."""
+        """Return plain values for a file, accepted by `OpSpec.of`. Infinite numbers are texts for JSON."""
         return {
             "kind": self.kind,
             "input_shapes": self.input_shapes,
@@ -126,7 +126,7 @@ class OpSpec:
 
 
 def _comparable(value: Any) -> Any:
-    """Return an attribute in the form that equals what `OpSpec.as_dict` wrote of it."""
+    """Return an attribute in a form that survives the round trip through `OpSpec.as_dict`."""
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, float) and math.isnan(value):
@@ -135,7 +135,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _plain(value: AttributeValue) -> str:
-    """Write a value so that equal ones look alike and others do not."""
+    """Format a value such that the text is equal if and only if the values are equal."""
     if isinstance(value, tuple):
         return "x".join(map(str, value)) if len(value) > 1 else str(list(value))
     if isinstance(value, str):
@@ -144,12 +144,12 @@ def _plain(value: AttributeValue) -> str:
 
 
 def parse_op_keys(text: str) -> list[OpSpec]:
-    """Read operators from their keys, as `OpSpec.op_key` writes them, separated by spaces.
+    """Parse operators from keys as in `OpSpec.op_key`, separated by spaces.
 
     Raises
     ------
     InvalidValueError
-        If there is anything else in the text.
+        If the text contains anything else.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _whole(text: str) -> int:
-    """Read a whole number of 64 bits, as frameworks take them; `ValueError` for a larger one."""
+    """Parse a 64-bit integer, the range of frameworks; raises `ValueError` for a larger one."""
     if len(text) > _MOST_CHARACTERS or not -(2**63) <= (number := int(text)) < 2**63:
         raise ValueError(text)
     return number
@@ -197,7 +197,7 @@ def _finite(text: str) -> float:
 
 
 def _value(text: str) -> AttributeValue:
-    """Read a value; true and false were written as 1 and 0."""
+    """Parse a value; true and false are written as 1 and 0."""
     if text.startswith('"'):
         return str(json.loads(text))
     if text.startswith("["):
@@ -205,7 +205,7 @@ def _value(text: str) -> AttributeValue:
     if re.fullmatch(r"-?\d+(x-?\d+)+", text):
         return tuple(map(_whole, text.split("x")))
     if re.fullmatch(r"-?\d+", text):
-        # Bounds such as the largest float are written without an exponent, too.
+        # Bounds such as the largest float may be written without an exponent.
         return _whole(text) if len(text) < _MOST_CHARACTERS else _finite(text)
     try:
         return float(text)
@@ -214,7 +214,7 @@ def _value(text: str) -> AttributeValue:
 
 
 def form_of(op: OpSpec) -> str | None:
-    """Name the form of a convolution: depthwise, grouped, pointwise or dense; None for any other operator."""
+    """Return the form of a convolution: depthwise, grouped, pointwise or dense; None for any other operator."""
     groups, window = op.get("groups", 1 if op.kind.startswith("conv") else None), op.get("kernel_size")
     if not isinstance(groups, int) or window is None:
         return None
@@ -224,20 +224,20 @@ def form_of(op: OpSpec) -> str | None:
 
 
 def family_of(op: OpSpec) -> str:
-    """Name the family of an operator: its kind, and for convolutions the form, which decides what code they run.
+    """Return the family of an operator: its kind, and for convolutions the form, which determines their code.
 
     Examples
     --------
     >>> family_of(OpSpec.of("conv2d", [(1, 8, 4, 4)], out_channels=8, kernel_size=3, stride=1, groups=8))
     'conv2d depthwise'
     """
-    # A block that begins with a convolution, and names no groups, is a separate family.
+    # A block that begins with a convolution and has no groups is a separate family.
     form = form_of(op) if isinstance(op.get("groups"), int) else None
     return op.kind if form is None else f"{op.kind} {form}"
 
 
 def group_of(op: OpSpec) -> str:
-    """Name the group of families that an operator belongs to: work of one group has the same efficiency.
+    """Return the group of families of an operator: work of one group has the same efficiency.
 
     Examples
     --------
@@ -256,5 +256,5 @@ def group_of(op: OpSpec) -> str:
 
 
 def size_of_attribute(value: object) -> float:
-    """Return the product of an attribute that is several numbers, or the one number that it is."""
+    """Return the product of a tuple attribute, or the value of a single number."""
     return math.prod(value) if isinstance(value, tuple) else float(value)  # type: ignore[arg-type]

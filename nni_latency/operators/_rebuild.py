@@ -1,4 +1,4 @@
-"""From an `OpSpec` back to a module that computes it, for the operators whose key says all there is to know."""
+"""Conversion of an `OpSpec` to a module, for operators whose key is complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nni_latency.operators._features import given_shapes, learned_shapes
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._tracing import run_traced
 
-#: Attributes that say what came out, and which weights there are; no argument of a function.
+#: Attributes for outputs and weights, which are not function arguments.
 _NO_ARGUMENTS = ("out", "weights", "inplace", "learned")
 
 
@@ -31,12 +31,12 @@ def build_operator(op: OpSpec) -> nn.Module:
     Returns
     -------
     nn.Module
-        It takes the operator's inputs one by one, but for those that are parameters, which it has (`given_shapes`).
+        Takes the operator's inputs as positional arguments, except parameters, which it owns (see `given_shapes`).
 
     Raises
     ------
     UnknownNameError
-        If the spec does not say enough; that is found out by tracing what was built.
+        If the spec is incomplete, which is checked by tracing the built module.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def build_operator(op: OpSpec) -> nn.Module:
         built = [item.op for item in traced.operators]
     except UnknownNameError:
         raise
-    except Exception as error:  # a key from elsewhere may hold anything
+    except Exception as error:  # an external key may have any content
         raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {first_line(error)}") from error
     if built != [op]:
         found = ", ".join(other.op_key for other in built) or "nothing"
@@ -59,8 +59,8 @@ def build_operator(op: OpSpec) -> nn.Module:
     return module
 
 
-#: Functions of torch that are called with what the key names. A list, because keys come from files, and not every
-#: function of torch is harmless.
+#: Torch functions that may be called with the arguments of a key. An allow list, because keys come from files and some
+#: torch functions are unsafe.
 _FUNCTIONS = frozenset(
     {
         *(
@@ -110,7 +110,7 @@ class _Call(nn.Module):
 
 
 class _Learned(nn.Module):
-    """Runs an operator some of whose inputs are parameters."""
+    """Runs an operator with parameters among its inputs."""
 
     def __init__(self, operator: nn.Module, op: OpSpec) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def _function(kind: str) -> Callable[..., Any]:
 
 
 def _plain(op: OpSpec) -> nn.Module:
-    """Call a function of torch with the arguments that the spec names; numbered ones go by place."""
+    """Call a torch function with the named arguments of the spec; numbered ones are positional."""
     given: dict[str, Any] = {name: value for name, value in op.attributes if name not in _NO_ARGUMENTS}
     numbered = [given.pop(name) for name in sorted(given) if name.startswith("arg") and name[3:].isdecimal()]
     if op.get("inplace"):
@@ -239,7 +239,7 @@ def _group_norm(op: OpSpec) -> nn.Module:
 
 
 def _instance_norm(op: OpSpec) -> nn.Module:
-    """Normalise every channel of every image; one with known statistics is built if it has no weights."""
+    """Normalise every channel of every image; without weights, a layer with known statistics is built."""
     if op.get("weights") is None:
         return _plain(op)
     shape = op.input_shapes[0]
@@ -249,7 +249,7 @@ def _instance_norm(op: OpSpec) -> nn.Module:
 
 
 def _has_bias(op: OpSpec) -> bool:
-    """Return whether a normalisation is shifted after it is scaled, by default."""
+    """Return whether a normalisation has a bias, the default."""
     return op.get("weights") is None or "+" in str(op["weights"])
 
 

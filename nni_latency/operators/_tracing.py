@@ -1,4 +1,4 @@
-"""Tracing a forward pass: every operator that runs, in order, with its true shapes and where its inputs come from."""
+"""Tracing of a forward pass: executed operators in order, with shapes and sources."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from nni_latency.operators._op_spec import OpSpec
 
 @runtime_checkable
 class DescribesItself(Protocol):
-    """A block that is measured as one operator and describes it."""
+    """Interface of a block that is measured as one operator and provides its description."""
 
     def op_spec(self, *input_shapes: Any) -> OpSpec:
         """Describe the block for those input shapes."""
 
 
 def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:
-    """Trace a forward pass on meta tensors: nothing is computed and no memory is needed.
+    """Trace a forward pass on meta tensors, without computation or memory.
 
-    Calls are seen where Python makes them (torch's ``__torch_function__`` protocol [1]_), so functional code between
-    modules is not lost, and the operators are those that eager execution really runs.
+    Calls are intercepted through torch's ``__torch_function__`` protocol [1]_, so functional code between modules is
+    included, and the operators are those of eager execution.
 
     Parameters
     ----------
     model : nn.Module
         The network; it is copied, not changed. Lazy modules of the copy are initialised by a first run.
     example_inputs : Tensor, tuple or dict
-        What the forward pass takes: a tensor; a tuple of positional inputs, whose last item may be a dictionary of
-        keyword inputs; or such a dictionary alone. Only shapes and dtypes matter.
+        Inputs of the forward pass: a tensor; a tuple of positional inputs, whose last item may be a dictionary of
+        keyword inputs; or such a dictionary. Only shapes and dtypes matter.
     by : {"module", "graph"}, default="module"
         With "module", a leaf module or one with a method ``op_spec(*input_shapes)`` is one operator, and so is every
         call between them. With "graph", every call of a torch function is one.
@@ -70,7 +70,7 @@ def trace(model: nn.Module, example_inputs: Any, by: By = "module") -> Trace:
     Raises
     ------
     InvalidValueError
-        If the inputs do not fit the network, or it was compiled by ``torch.jit.script``.
+        If the inputs do not match the network, or it was compiled by ``torch.jit.script``.
 
     References
     ----------
@@ -96,7 +96,7 @@ def trace_both(model: nn.Module, example_inputs: Any) -> tuple[Trace, Trace]:
     Returns
     -------
     tuple of Trace
-        What `trace` returns by "module", and by "graph".
+        Results of `trace` by "module" and by "graph".
 
     Warns
     -----
@@ -106,7 +106,7 @@ def trace_both(model: nn.Module, example_inputs: Any) -> tuple[Trace, Trace]:
     Raises
     ------
     InvalidValueError
-        If the inputs do not fit the network.
+        If the inputs do not match the network.
 
     Examples
     --------
@@ -133,10 +133,10 @@ def _trace_ways(model: nn.Module, example_inputs: Any, ways: Sequence[By]) -> li
 
 
 def _on_meta(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> tuple[list[Trace], Exception | None]:
-    """Trace on tensors without data; return what prevents it, if anything does.
+    """Trace on tensors without data; return the exception that prevents it, if any.
 
-    Tensors that the network makes itself keep their data at first, because its control flow may depend on them. If they
-    do not go together with tensors without data, they have none either.
+    Tensors created by the network keep their data at first, because its control flow may depend on them. If they cannot
+    be combined with tensors without data, they also lose their data.
     """
     first: Exception | None = None
     for made_on in (contextlib.nullcontext(), torch.device("meta")):
@@ -149,7 +149,7 @@ def _on_meta(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> tuple[list
 
 
 def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") -> list[tuple[str, OpSpec]]:
-    """List the operators that a forward pass of `model` runs, with their true input shapes.
+    """List the operators of a forward pass of `model` with their input shapes.
 
     Parameters
     ----------
@@ -159,23 +159,23 @@ def capture_operators(model: nn.Module, example_inputs: Any, by: By = "module") 
     Returns
     -------
     list of (str, OpSpec)
-        Where it is called and what it computes, in the order of execution.
+        Qualified name and description of each operator, in the order of execution.
 
     Raises
     ------
     InvalidValueError
-        If the inputs do not fit the network.
+        If the inputs do not match the network.
     """
     return [(item.name, item.op) for item in trace(model, example_inputs, by).operators]
 
 
 def _on_data(model: nn.Module, example_inputs: Any, reason: Exception) -> Trace:
-    """Trace on real data, which a network needs whose control flow depends on them; inputs without data become 0."""
+    """Trace on real data, for a network with data-dependent control flow; inputs without data become 0."""
     given = freeze_inputs(example_inputs, device=None)
     inputs = with_zeros(given)
     try:
         (found,) = _run(copy.deepcopy(model).eval(), inputs, ("module",))
-    except Exception as error:  # it fits neither way
+    except Exception as error:  # neither way works
         raise _misfit(model, inputs, error) from error
     used = "the example inputs" if inputs is given else "zeros"
     warnings.warn(
@@ -197,7 +197,7 @@ def _run(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> list[Trace]:
 
 
 def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
-    """Run a network as it is, and return its trace and what it returned."""
+    """Run a network unchanged, and return its trace and its result."""
     (found,), result = _run_traced(model, args, kwargs, (by,))
     return found, result
 
@@ -206,7 +206,7 @@ def _run_traced(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ways: Sequence[By]
 ) -> tuple[list[Trace], Any]:
     if has_lazy_weights(model):
-        # A first run gives them their shapes.
+        # A first run initialises their shapes.
         with torch.no_grad():
             model(*args, **kwargs)
     given = [tensor for tensor in tensors_in([args, kwargs]) if is_parameter(tensor)]
@@ -224,7 +224,7 @@ def _run_traced(
 
 @dataclass
 class _Unit:
-    """A module that counts as one operator, while it runs."""
+    """A running module that counts as one operator."""
 
     name: str
     module: nn.Module
@@ -236,12 +236,12 @@ class _Unit:
 
 
 class _Ledger:
-    """The operators that one way of counting finds, and which of them wrote each piece of memory."""
+    """Operators recorded at one granularity, and the writer of each piece of memory."""
 
     def __init__(self) -> None:
         self.operators: list[TracedOperator] = []
         self._writers: dict[int, int] = {}
-        # The tensors are kept, so that no number of a piece of memory is given twice.
+        # The tensors are kept alive, so that memory identifiers are not reused.
         self._kept: list[Any] = []
 
     def append(
@@ -286,16 +286,16 @@ def _keeps_shape(
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes every call of a torch function while it is entered, for every way of counting operators."""
+    """Records every call of a torch function inside its context, at every requested granularity."""
 
     def __init__(self, ways: Sequence[By], learned: Learned) -> None:
         super().__init__()
         self.ledgers: dict[By, _Ledger] = {by: _Ledger() for by in ways}
         self._learned = learned
-        # Parameters that a call has taken, by their memory; they are counted once.
+        # Parameters used so far, by their memory; they are counted once.
         self._taken: set[int] = set()
         self.n_calls = 0
-        # Whether the calls are our own, and not the network's.
+        # Whether calls come from the tracer, not from the network.
         self._aside = False
         self._path: list[str] = []
         self._unit: _Unit | None = None
@@ -314,7 +314,7 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def follow(self, name: str, module: nn.Module) -> list[Any]:
-        """Note when a module begins and ends."""
+        """Record when a module begins and ends."""
 
         def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._aside = True
@@ -357,7 +357,7 @@ class _Recorder(TorchFunctionMode):
                 ledger.append(name, op, ledger.sources(arguments), result, self.n_calls - 1, parameters)
 
     def _new_parameters(self, arguments: Any) -> int:
-        """Count the parameters among the arguments of a call that no call before it has taken."""
+        """Count the parameters among the arguments of a call that no earlier call used."""
         found = {memory_of(item): item for item in tensors_in(arguments) if self._learned(item)}
         new = {memory: item for memory, item in found.items() if memory not in self._taken}
         self._taken |= set(new)
@@ -369,7 +369,7 @@ def _is_unit(module: nn.Module) -> bool:
 
 
 def _describe(unit: _Unit) -> OpSpec | None:
-    """Describe a module that counts as one operator: by its `op_spec`, as its only call, or by all its calls."""
+    """Describe a module that counts as one operator by its `op_spec`, its only call, or all its calls."""
     if isinstance(unit.module, DescribesItself):
         return unit.module.op_spec(*unit.shapes)
     if len(unit.calls) <= 1:

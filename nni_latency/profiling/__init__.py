@@ -1,4 +1,4 @@
-"""Operators of several networks: what they take inside the networks and alone, and which kinds of them count."""
+"""Profiling of the operators of several networks, inside the networks and alone, and of the significant kinds."""
 
 import lazy_loader
 

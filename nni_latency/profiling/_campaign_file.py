@@ -1,4 +1,4 @@
-"""`CampaignFile`: a list of models in a text file that a person writes, and in which the done ones are marked."""
+"""`CampaignFile`: a text file with a list of models and their progress marks."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from nni_latency.errors import FileFormatError
 from nni_latency.files import write_atomically
 
-#: Marks of models: waiting, done, cannot be measured.
+#: Marks of models: waiting, done, failed.
 _WAITING, _DONE, _FAILED = " ", "x", "!"
 
 _LINE = re.compile(r"\s*(?:\[(?P<mark>[ x!])\]\s*)?(?P<words>[^#]*?)\s*(?:#.*)?")
 
-#: Longest file [byte].
+#: Largest file size [byte].
 _LARGEST = 2**20
 
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A line of a campaign file: a model, and the shapes of its inputs where they are given. Immutable."""
+    """A line of a campaign file: a model and optional input shapes. Immutable."""
 
     model: str
     inputs: tuple[str, ...] = ()
 
 
 class CampaignFile:
-    """A text file with a model a line, each after a box: ``[ ]`` waits, ``[x]`` is done, ``[!]`` cannot be measured.
+    """A text file with a model per line, each after a box: ``[ ]`` waiting, ``[x]`` done, ``[!]`` failed.
 
-    What follows a model are the shapes of its inputs, as for the option ``--input``; what follows ``#`` is a remark.
-    The marks are for the reader: what was measured stands in the database.
+    A model is followed by its input shapes, as for the option ``--input``; ``#`` starts a comment. The marks are
+    informative only: measurements are stored in the database.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class CampaignFile:
     Raises
     ------
     FileFormatError
-        If it cannot be read, names no model or one twice.
+        If it cannot be read, contains no model, or a model twice.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -65,12 +65,12 @@ class CampaignFile:
             )
 
     def mark(self, done: Mapping[str, str | None]) -> None:
-        """Mark models, and write the file if that changes it.
+        """Update the marks, and write the file if it changed.
 
         Parameters
         ----------
         done : mapping of str to str or None
-            By model, the reason why it cannot be measured; None for one that is done. The others wait.
+            Reason of failure by model, or None for a finished model. All others are waiting.
 
         Raises
         ------

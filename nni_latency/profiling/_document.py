@@ -1,4 +1,4 @@
-"""Operators and models as they stand in the file of a profile: versioned JSON, one line a model and one an operator."""
+"""File of a profile: versioned JSON, with one line per model and operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nni_latency.documents import RECORD, DocumentFormat, Operator
 from nni_latency.operators import family_of
 from nni_latency.tables import HeaderDocument
 
-#: How an operator runs alone: again and again on one input, or on inputs and weights that come from memory.
+#: Modes of running an operator alone: repeatedly on one input, or on inputs and weights from memory.
 _Way = Annotated[str, Field(pattern="^(reused|memory)$")]
 
 _Watts = Annotated[PositiveFloat | None, Field(description="mean power [W]; null where no meter was read")]
@@ -59,12 +59,12 @@ class ProfiledOperator:
 
     @property
     def kind(self) -> str:
-        """Kind of the operator; of a convolution with its form."""
+        """Kind of the operator; for a convolution with its form."""
         return family_of(self.op)
 
     @property
     def watts(self) -> float | None:
-        """Mean power alone [W], from memory where that is known; None where no meter was read."""
+        """Mean power alone [W], from memory if measured; None without a meter."""
         for way in ("memory", "reused"):
             if way in self.alone and self.alone[way].watts is not None:
                 return self.alone[way].watts

@@ -1,4 +1,4 @@
-"""`ProfiledModel`: a network whose operators are profiled, by name or of the user's own."""
+"""`ProfiledModel`: a network to profile, given by name or by the user."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from nni_latency.imports import require
 from nni_latency.measurement import NetworkCalls, Subject
 from nni_latency.operators import OpSpec, Trace, TracedOperator, TracingWarning, freeze_inputs, trace_both
 
-#: Input of a network of torchvision, without the batch, unless another one is given.
+#: Default input shape of torchvision networks, without the batch.
 _PICTURE = (3, 224, 224)
 
-#: A published network has a name of so many words; what is longer describes it.
+#: Largest number of words in the name of a published network; longer texts are descriptions.
 _MOST_WORDS = 2
 
-#: Networks of torchvision whose usual random weights take long to draw, and which warn about that.
+#: Torchvision networks with slow default weight initialisation, which issue a warning about it.
 _SLOWLY_DRAWN = frozenset({"googlenet", "inception_v3"})
 
 
 @dataclass(frozen=True)
 class ProfiledModel:
-    """A network whose operators are profiled. Immutable.
+    """A network to profile. Immutable.
 
     Parameters
     ----------
     name : str
-        What it is called in reports.
+        Name in reports.
     build : callable
-        Makes it; it reaches worker processes by cloudpickle.
+        Builds the network; sent to worker processes by cloudpickle.
     inputs : tuple of int or Inputs
-        What it takes, as for `Subject`.
+        Inputs, as for `Subject`.
     trace : Trace
-        Its operators by modules: leaf modules with their true inputs, and calls between them.
+        Trace by modules: leaf modules with their inputs, and calls between them.
     calls : Trace
-        The same forward pass by single calls.
+        Trace of the same forward pass by single calls.
 
     Raises
     ------
@@ -64,28 +64,28 @@ class ProfiledModel:
 
     @property
     def key(self) -> str:
-        """Digest of its operators and where each takes its inputs from; that of the subject."""
+        """Digest of its operators and their data flow; also the key of the subject."""
         return self.calls.digest
 
     @property
     def network_calls(self) -> NetworkCalls:
-        """Which calls of a run belong to which of its operators."""
+        """Mapping of calls to operators."""
         return NetworkCalls.of(self.trace, self.calls)
 
     @cached_property
     def subject(self) -> Subject:
-        """What a bench loads."""
+        """Subject for a bench."""
         specification = {"name": self.name, **self.network_calls.content()}
         return Subject(self.key, self.build, self.inputs, "network", self.key, specification)
 
     @property
     def counts(self) -> Counter[str]:
-        """How often every operator runs, by its key."""
+        """Number of runs of every operator by key."""
         return Counter(item.op.op_key for item in self.trace.operators)
 
     @property
     def operators(self) -> dict[str, TracedOperator]:
-        """Every operator once, where it is called first, by its key."""
+        """First occurrence of every operator by key."""
         found: dict[str, TracedOperator] = {}
         for item in self.trace.operators:
             found.setdefault(item.op.op_key, item)
@@ -93,18 +93,18 @@ class ProfiledModel:
 
     @property
     def ops(self) -> dict[str, OpSpec]:
-        """Every operator once, by its key."""
+        """Distinct operators by key."""
         return {key: item.op for key, item in self.operators.items()}
 
     @property
     def weights(self) -> int:
-        """How many numbers its parameters and buffers are, but for those of functions."""
+        """Number of elements of parameters and buffers, without those of functions."""
         network = structure_of(self.build)
         return sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
 
 
 def published_names() -> Mapping[str, str]:
-    """Return the names of published networks, in small letters and digits alone, each with its family.
+    """Return the normalised names of published networks, each with its family.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def published_names() -> Mapping[str, str]:
 
 
 def plain_name(name: str) -> str:
-    """Keep the letters and digits of a name, small.
+    """Normalise a name to lower-case letters and digits.
 
     >>> plain_name("MobileNet_V3-Large")
     'mobilenetv3large'
@@ -130,7 +130,7 @@ def plain_name(name: str) -> str:
 
 
 def family_model(name: str, batch_size: int = 1) -> ProfiledModel | None:
-    """Make the published network of a family, by the family's name or its own; None if there is none of the name.
+    """Return the published network with the name of a family or a network; None if the name is unknown.
 
     Examples
     --------
@@ -152,12 +152,12 @@ def family_model(name: str, batch_size: int = 1) -> ProfiledModel | None:
 
 
 def vision_names() -> tuple[str, ...]:
-    """Return the names of torchvision's classification networks; none where it is not installed.
+    """Return the names of torchvision's classification networks; empty if it is not installed.
 
     Raises
     ------
     MissingDependencyError
-        If torchvision is installed and does not load, such as one for another version of torch.
+        If torchvision is installed but cannot be imported, for example because of another torch version.
     """
     if importlib.util.find_spec("torchvision") is None:
         return ()
@@ -166,23 +166,23 @@ def vision_names() -> tuple[str, ...]:
 
 
 def vision_model(name: str, batch_size: int = 1, input_shape: tuple[int, ...] = _PICTURE) -> ProfiledModel:
-    """Make a network of torchvision with random weights.
+    """Return a torchvision network with random weights.
 
     Parameters
     ----------
     name : str
-        Its name in torchvision, such as ``resnet50``.
+        Name in torchvision, such as ``resnet50``.
     batch_size : int, default=1
-        Inputs of a run.
+        Inputs per run.
     input_shape : tuple of int
-        Of its input, without the batch.
+        Shape of the input without the batch.
 
     Raises
     ------
     MissingDependencyError
         If torchvision is not installed.
     UnknownNameError
-        If torchvision has no classification network of that name.
+        If torchvision has no such classification network.
     """
     vision = require("torchvision.models", f"The model {name!r}", "nni_latency[vision]")
     known = vision.list_models(module=vision)
@@ -193,21 +193,21 @@ def vision_model(name: str, batch_size: int = 1, input_shape: tuple[int, ...] = 
 
 
 def own_model(name: str, network: nn.Module, example_inputs: Any) -> ProfiledModel:
-    """Take a network that exists; every process gets a copy of it.
+    """Wrap an existing network; every process gets a copy.
 
     Parameters
     ----------
     name : str
-        What it is called in reports.
+        Name in reports.
     network : nn.Module
         The network.
     example_inputs : Tensor, tuple or dict
-        What it takes, as for `nni_latency.operators.trace`.
+        Inputs, as for `nni_latency.operators.trace`.
 
     Raises
     ------
     InvalidValueError
-        If the inputs do not fit it, its weights have no values, or it has no operators.
+        If the inputs do not match, the weights have no values, or the network has no operators.
 
     Examples
     --------
@@ -220,18 +220,18 @@ def own_model(name: str, network: nn.Module, example_inputs: Any) -> ProfiledMod
 
 def _traced(name: str, build: Callable[[], nn.Module], inputs: Any, example: Any) -> ProfiledModel:
     with warnings.catch_warnings():
-        # Its visits are refused where it runs otherwise than it was traced.
+        # Visits that deviate from the trace are rejected.
         warnings.simplefilter("ignore", TracingWarning)
         trace, calls = trace_both(structure_of(build), example)
     return ProfiledModel(name, build, inputs, trace, calls)
 
 
 def structure_of(build: Callable[[], nn.Module]) -> nn.Module:
-    """Make a network without memory for its weights, where its own code allows that."""
+    """Build a network without memory for its weights, if its code allows it."""
     try:
         with torch.device("meta"):
             return build()
-    except Exception:  # a network's own code may need numbers while it is made
+    except Exception:  # the code of a network may need values during construction
         return build()
 
 

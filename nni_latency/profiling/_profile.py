@@ -1,4 +1,4 @@
-"""`OperatorProfile`: what the operators of several models take, in them and alone, and which kinds of them count."""
+"""`OperatorProfile`: costs of the operators of several models, in context and alone, and the significant kinds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from nni_latency.profiling._document import PROFILE, ModelProfile, ProfileDocume
 from nni_latency.tables import OPERATORS, SpaceReference, TableHeader
 from nni_latency.units import number_of
 
-#: Metrics that a profile tells.
+#: Metrics of a profile.
 METRICS = ("latency", "energy")
 
-#: Operators timed inside a model add up to it within this share of it, unless something went wrong.
+#: Tolerated relative difference between a model and the sum of its operators in context.
 _USUAL = 0.1
 
-#: What of a profile stands in its file beside the header.
+#: Fields of a profile in its file besides the header.
 _FIELDS = ("batch_size", "target", "significant", "failures", "meter", "assumption", "models", "operators")
 
-#: Shares add up to the target within this.
+#: Tolerance of sums of shares.
 _ROUNDING = 1e-9
 
 
@@ -38,26 +38,26 @@ class OperatorProfile(TableHeader, Tabular):
     Parameters
     ----------
     batch_size : int
-        Inputs of a run.
+        Inputs per run.
     target : float
-        Share of every model's time, and energy, that was to be attributed.
+        Target share of every model's time and energy to attribute.
     models : tuple of ModelProfile
         The models.
     operators : tuple of ProfiledOperator
-        Every operator of the models once.
+        Distinct operators of the models.
     significant : tuple of str
-        The kinds of operators that were chosen to reach the target, in this order.
+        Kinds of operators selected to reach the target, in order.
     failures : mapping of str to str
-        Models, and operators alone, that could not be measured, each with the reason.
+        Failed models and operators, with the reason.
     meter, assumption : str or None
-        What read the energy, and what that assumes instead of measuring it.
+        Meter of the energy, and its assumption if it does not measure.
     **header
-        What `nni_latency.tables.TableHeader` takes.
+        Fields of `nni_latency.tables.TableHeader`.
 
     Raises
     ------
     InvalidValueError
-        If a model has an operator that is not there, or there is no model.
+        If an operator of a model is missing, or there is no model.
     """
 
     space: SpaceReference = field(default_factory=lambda: SpaceReference(OPERATORS))
@@ -89,14 +89,14 @@ class OperatorProfile(TableHeader, Tabular):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is known of every model: latency, and energy where a meter was read."""
+        """Metrics available for every model: latency, and energy with a meter."""
         return METRICS if all(model.watts is not None for model in self.models) else METRICS[:1]
 
     def joules(self, model: ModelProfile) -> dict[str, float]:
-        """Return the energy of every operator of a model in it, by the operator's key; they add up to the model's [J].
+        """Return the energy of every operator in a model by key [J]; the sum is the energy of the model.
 
         No meter resolves an operator inside a network. Energy is divided in proportion to the time in the network times
-        the power alone; an operator that was not measured alone counts with the power of the model.
+        the power alone; for an operator not measured alone, the power of the model is used.
         """
         whole = model.joules
         if whole is None:
@@ -110,7 +110,7 @@ class OperatorProfile(TableHeader, Tabular):
         return model.watts or 0.0 if watts is None else watts
 
     def costs(self, model: ModelProfile, metric: str) -> dict[str, float]:
-        """Return what every operator of a model takes in it by a metric, by the operator's key, in its SI unit."""
+        """Return the cost of every operator in a model by key, in the SI unit of a metric."""
         if metric == "energy":
             return self.joules(model)
         return {key: part.seconds for key, part in model.parts.items()}
@@ -118,7 +118,7 @@ class OperatorProfile(TableHeader, Tabular):
     def shares(self, metric: str) -> dict[str, dict[str, float]]:
         """Return the share of every kind of operator, by model.
 
-        Energy counts for a kind as far as the power of its operators was measured; where it is assumed, it counts.
+        Energy counts for a kind if the power of its operators was measured, or if the meter assumes it.
         """
         return {model.name: self._shares(model, metric) for model in self.models}
 
@@ -133,35 +133,35 @@ class OperatorProfile(TableHeader, Tabular):
         return dict(found)
 
     def attributed(self, metric: str) -> dict[str, float]:
-        """Return what share of every model the significant kinds have, by model."""
+        """Return the share of the significant kinds by model."""
         return {
             name: min(1.0, math.fsum(row.get(kind, 0.0) for kind in self.significant))
             for name, row in self.shares(metric).items()
         }
 
     def measured_alone(self) -> tuple[int, int]:
-        """Return how many operators of the significant kinds were measured alone, and how many there are."""
+        """Return the number of operators of the significant kinds measured alone, and their total."""
         wanted = [item for item in self.operators if item.kind in self.significant]
         return sum(bool(item.alone) for item in wanted), len(wanted)
 
     def ratio(self, model: ModelProfile, way: str, metric: str) -> float | None:
-        """Return the sum of a model's operators over the whole model.
+        """Return the ratio of the sum of a model's operators to the whole model.
 
         Parameters
         ----------
         model : ModelProfile
             One of the models.
         way : {"reused", "memory", "context"}
-            Operators alone, on one input or on inputs from memory; those that were not measured alone count as in the
-            model. In context it is what they took inside the model, marks between them included, and their energy as
-            their time there times their power alone.
+            Operators alone, on one input or on inputs from memory; those not measured alone count with their cost in
+            the model. In context: their time inside the model including marks, and as energy this time multiplied by
+            their power alone.
         metric : {"latency", "energy"}
             Of what.
 
         Returns
         -------
         float or None
-            None where it was not measured.
+            None if not measured.
         """
         if metric == "energy" and model.joules is None:
             return None
@@ -175,13 +175,13 @@ class OperatorProfile(TableHeader, Tabular):
         return math.fsum(sums) / math.fsum(inside.values())
 
     def doubtful(self) -> dict[str, float]:
-        """Return the models whose operators, timed inside them, do not add up to them within 10 %.
+        """Return the models that differ from the sum of their operators in context by more than 10 %.
 
         Returns
         -------
         dict of str to float
-            By model, the sum over the whole, as a ratio: above 1 where the marks between operators cost much or the
-            machine was slower meanwhile, below 1 where the whole was slower.
+            Ratio of the sum to the whole by model: above 1 if marks are expensive or the machine was slower, below 1 if
+            the whole model was slower.
         """
         sums = {model.name: model.marked / model.value for model in self.models}
         return {name: ratio for name, ratio in sums.items() if abs(ratio - 1) > _USUAL}
@@ -199,9 +199,9 @@ class OperatorProfile(TableHeader, Tabular):
         return model.parts[key].count * cost.value * watts
 
     def measured(self) -> list[MeasuredOperator]:
-        """Return the operators whose time and power alone are known, from memory where that was measured.
+        """Return the operators with known time and power alone, from memory if measured.
 
-        What `nni_latency.energy.PortableModel` learns from.
+        Training data of `nni_latency.energy.PortableModel`.
         """
         found = []
         for item in self.operators:
@@ -212,7 +212,7 @@ class OperatorProfile(TableHeader, Tabular):
         return found
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for every kind of operator in every model."""
+        """Return one row per model and kind of operator."""
         return [self._row(model, kind, keys) for model in self.models for kind, keys in self._kinds(model).items()]
 
     def _kinds(self, model: ModelProfile) -> dict[str, list[str]]:
@@ -240,7 +240,7 @@ class OperatorProfile(TableHeader, Tabular):
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write the profile as JSON, whole or not at all.
+        """Write the profile as JSON atomically.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class OperatorProfile(TableHeader, Tabular):
         Raises
         ------
         FileFormatError
-            If the file is absent, truncated, altered, of another kind or of another version.
+            If the file is missing, truncated, modified, or of another type or version.
         """
         return PROFILE.load(path, cls._of_document)
 
@@ -268,24 +268,23 @@ class OperatorProfile(TableHeader, Tabular):
 
 
 def select_kinds(shares: Sequence[Mapping[str, float]], target: float, chosen: Collection[str] = ()) -> tuple[str, ...]:
-    """Choose kinds of operators until they have at least the target share of everything.
+    """Select kinds of operators until they reach the target share of every model and metric.
 
-    One after another, the kind is added that has most of those models that are below the target.
+    Greedily adds the kind with the largest share of the models below the target.
 
     Parameters
     ----------
     shares : sequence of mapping of str to float
-        For every model and metric, the share of each kind; those of one are 1 at most together.
+        Shares of the kinds for every model and metric; the sum of each is at most 1.
     target : float
-        Share of each that is to be reached, in (0, 1].
+        Target share, in (0, 1].
     chosen : collection of str, default=()
-        Kinds that are chosen already.
+        Kinds selected before.
 
     Returns
     -------
     tuple of str
-        All kinds that are chosen, in this order. Where even all kinds do not reach the target, all that have a share
-        of a model that is below.
+        All selected kinds in order. If the target cannot be reached, all kinds with a share in a model below it.
 
     Examples
     --------
@@ -303,7 +302,7 @@ def select_kinds(shares: Sequence[Mapping[str, float]], target: float, chosen: C
 
 
 def shortfalls(shares: Mapping[str, Mapping[str, float]], target: float, chosen: Collection[str]) -> dict[str, float]:
-    """Return what is attributed of every model that stays below the target, by its name.
+    """Return the attributed share of every model below the target, by name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Profiling: networks with their operators inside them, then the operators of the kinds that count, alone."""
+"""Profiling of networks with their operators in context, then of operators of significant kinds alone."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from nni_latency.profiling._visits import WAYS, ProfileSchedule, alone_subject, 
 from nni_latency.tables import Measured, Measuring, MeasuringOptions, OperatorSamples
 from nni_latency.units import number_of
 
-#: How profiles are measured unless a protocol is given: few runs a visit, several visits.
+#: Default protocol of profiles: few runs per visit, several visits.
 PROFILE_PROTOCOL = Protocol(n_warmup=1, n_run=2, time_budget=600.0, half_width=0.05, processes=1, timeout=300.0)
 
-#: Share of the budget that whole networks may take; the rest is for operators alone.
+#: Share of the budget for whole networks; the rest is for operators alone.
 _NETWORKS = 0.5
 
 
 class OperatorProfiler:
-    """Measures the operators of several models on one platform: in them first, then those that count alone.
+    """Measures the operators of several models on one platform: first in context, then the significant ones alone.
 
     Parameters
     ----------
     models : sequence of ProfiledModel
-        What is profiled, in the order in which it is measured.
+        Models to profile, in the order of measurement.
     runtime : Runtime
-        What executes them. It must call operators one by one, as ``torch`` does.
+        Runtime that executes the models. It must call operators one by one, like ``torch``.
     batch_size : int
-        Inputs of a run, for the record.
+        Inputs per run, recorded in the profile.
     protocol : Protocol, optional
-        How; by default `PROFILE_PROTOCOL`.
+        Measurement protocol; by default `PROFILE_PROTOCOL`.
     target : float, default=0.9
-        Share of every model's time, and of its energy where a meter is read, that is to be attributed to operators.
+        Target share of every model's time, and of its energy with a meter, to attribute to operators.
 
     Raises
     ------
     InvalidValueError
-        If there is no model, two have one name, or the target is outside (0, 1].
+        If there is no model, two share a name, or the target is outside (0, 1].
     MeasurementError
         If the runtime cannot time operators one by one.
     """
@@ -74,7 +74,7 @@ class OperatorProfiler:
         check_profiles(runtime)
         self.models, self.runtime, self.batch_size, self.target = tuple(models), runtime, batch_size, target
         self.protocol = replace(protocol or PROFILE_PROTOCOL, threads=runtime.platform.threads)
-        #: Kinds of operators that were chosen so far.
+        #: Kinds of operators selected so far.
         self.significant: tuple[str, ...] = ()
         self._subjects: dict[tuple[str, str], Subject] = {}
         self._unbuildable: dict[str, str] = {}
@@ -85,7 +85,7 @@ class OperatorProfiler:
         self._measured: Measured | None = None
 
     def measure_networks(self, **how: Unpack[MeasuringOptions]) -> None:
-        """Measure the models, with all of their operators inside them; half of the budget at most.
+        """Measure the models with all their operators in context, within half of the budget.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class OperatorProfiler:
         self.significant = select_kinds(self._shares(), self.target)
 
     def wanted(self) -> list[TracedOperator]:
-        """Return the operators of the kinds that count which were not measured alone yet, the costliest first."""
+        """Return the operators of significant kinds not yet measured alone, most expensive first."""
         times: dict[str, float] = defaultdict(float)
         found: dict[str, TracedOperator] = {}
         for model, parts in self._parts.values():
@@ -117,12 +117,12 @@ class OperatorProfiler:
         return sorted(found.values(), key=lambda item: -times[item.op.op_key])
 
     def measure_operators(self, **how: Unpack[MeasuringOptions]) -> bool:
-        """Measure the operators that are `wanted` alone, with what is left of the budget, and choose further kinds.
+        """Measure the `wanted` operators alone with the remaining budget, and select further kinds.
 
         Returns
         -------
         bool
-            Whether there is more to measure: kinds were added because the energy of others cannot be measured.
+            Whether more operators need measuring: kinds were added because the energy of others cannot be measured.
         """
         wanted = self.wanted()
         subjects = [subject for item in wanted for subject in self._alone(item)]
@@ -135,14 +135,14 @@ class OperatorProfiler:
                 weights={item.key: item.specification["numbers"] for item in subjects},
                 required=False,
             )
-            how["fresh"] = False  # The campaign is the one in which the networks were measured just now.
+            how["fresh"] = False  # Continue the campaign in which the networks were just measured.
             self._run(schedule, how)
             left -= schedule.spent
         self.significant = select_kinds(self._shares(), self.target, self.significant)
         return bool(self.wanted()) and left > 0
 
     def is_done(self, model: ProfiledModel) -> bool:
-        """Whether a model, and all of its operators that count, are known as well as the protocol asks for."""
+        """Whether a model and all its significant operators reach the precision of the protocol."""
         if self._networks is None or not self._networks.is_done(model.key):
             return False
         keys = {key for key, item in model.operators.items() if family_of(item.op) in self.significant}
@@ -150,11 +150,11 @@ class OperatorProfiler:
         return keys <= self._tried and all(self._schedule_of(key).is_done(key) for key in own)
 
     def reason(self, model: ProfiledModel) -> str | None:
-        """Return why a model cannot be measured; None if it can."""
+        """Return the reason why a model cannot be measured; None without a failure."""
         return None if self._networks is None else self._networks.failures.get(model.key)
 
     def profile(self) -> OperatorProfile:
-        """Return what was measured so far.
+        """Return the profile of the measurements so far.
 
         Raises
         ------
@@ -191,7 +191,7 @@ class OperatorProfiler:
 
     @property
     def _assumption(self) -> str | None:
-        """What the meter assumes instead of measuring it; None if it measures."""
+        """Assumption of the meter; None if it measures."""
         return (self._meter.assumption or None) if self._meter is not None else None
 
     def _within(self, budget: float) -> Protocol:
@@ -209,7 +209,7 @@ class OperatorProfiler:
         return next(schedule for schedule in self._schedules if key in schedule.networks)
 
     def _alone(self, item: TracedOperator) -> list[Subject]:
-        """Return what measures an operator alone; nothing, and a reason to tell, where it cannot be built."""
+        """Return the subjects that measure an operator alone; empty, with a recorded reason, if it cannot be built."""
         model = next(model for model in self.models if item.op.op_key in model.operators)
         key = item.op.op_key
         inside = [parts[key] for _, parts in self._parts.values() if key in parts]
@@ -227,7 +227,7 @@ class OperatorProfiler:
 
     @cached_property
     def _samples(self) -> OperatorSamples:
-        """Times of the models and their calls, over those of the reference operator."""
+        """Times of the models and their calls relative to the reference operator."""
         calls = {model.key: model.network_calls for model in self.models}
         samples = OperatorSamples(calls, self.protocol)
         records = sorted((item for key in calls for item in self._visits(key)), key=lambda record: record.round)
@@ -237,12 +237,12 @@ class OperatorProfiler:
 
     @cached_property
     def _parts(self) -> dict[str, tuple[ProfiledModel, dict[str, Part]]]:
-        """By name, every model that was measured, and what its operators take in it."""
+        """Measured models by name, with the parts of their operators."""
         found = {}
         for model in self.models:
             if model.key not in self._samples.measured:
                 continue
-            # Those by modules come first, and add up to the model.
+            # The parts by modules come first and add up to the model.
             places = self._samples.places(model.key)[: len(model.trace.operators)]
             parts: dict[str, Part] = {}
             for place in places:
@@ -255,7 +255,7 @@ class OperatorProfiler:
         whole, visits = self._samples.whole(model.key), self._visits(model.key)
         calls = np.concatenate([np.asarray(record.parts) / record.reference for record in visits])
         taken = np.quantile(model.network_calls.modules.times(calls), self.protocol.statistic, axis=0)
-        # Rounding must not leave the parts above the whole.
+        # Rounding must not make the parts exceed the whole.
         factor = whole.value / math.fsum(part.seconds for part in parts.values())
         return ModelProfile(
             whole.value,
@@ -271,7 +271,7 @@ class OperatorProfiler:
 
     @cached_property
     def _alone_costs(self) -> dict[str, dict[str, AloneCost]]:
-        """By operator and way, what it takes alone."""
+        """Costs of operators alone, by operator and mode."""
         found: dict[str, dict[str, AloneCost]] = defaultdict(dict)
         for (key, way), subject in self._subjects.items():
             visits = self._visits(subject.key)
@@ -288,7 +288,7 @@ class OperatorProfiler:
         return Measurement(taken, self.protocol).summary
 
     def _shares(self) -> list[dict[str, float]]:
-        """Return the share of every kind, by model and metric, as far as it can still be attributed."""
+        """Return the still attributable share of every kind, by model and metric."""
         return [row for model, parts in self._parts.values() for row in self._rows(model, parts)]
 
     def _rows(self, model: ProfiledModel, parts: Mapping[str, Part]) -> Iterable[dict[str, float]]:
@@ -296,11 +296,11 @@ class OperatorProfiler:
         yield _by_kind({key: part.seconds for key, part in parts.items()}, kinds, parts)
         usual = _watts(self._visits(model.key))
         if usual is None or self._assumption is not None:
-            # Shares of energy that is time times an assumed power are those of time.
+            # Energy at an assumed power has the same shares as time.
             return
         powers = {key: self._power(key) for key in parts}
         joules = {key: part.seconds * (powers[key] or usual) for key, part in parts.items()}
-        # What was tried in vain is attributed to nothing; what was not tried yet may be.
+        # Failed operators are not attributable; untested ones may be.
         yield _by_kind(joules, kinds, [key for key in parts if key not in self._tried or powers[key] is not None])
 
     def _power(self, key: str) -> float | None:
@@ -328,7 +328,7 @@ class OperatorProfiler:
 
 
 def check_profiles(runtime: Runtime) -> None:
-    """Raise `MeasurementError` if a runtime has no operators that could be timed inside a network."""
+    """Raise `MeasurementError` if a runtime cannot time operators inside a network."""
     if not runtime.sees_calls:
         raise runtime.sees_no_calls("Profile operators with the runtime torch or torch-nhwc.")
 

@@ -1,4 +1,4 @@
-"""What a profile visits: networks, and operators alone, on inputs that are reused or come from memory."""
+"""Visits of a profile: networks, and operators alone on reused inputs or inputs from memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nni_latency.measurement import Failure, Protocol, Record, Subject, flush_si
 from nni_latency.operators import OpSpec, TracedOperator, build_operator, given_shapes, work_of
 from nni_latency.profiling._models import ProfiledModel, structure_of
 
-#: How an operator is met alone: with one input and its weights in the cache, or in turns with copies of both that
-#: together do not fit.
+#: Modes of an operator alone: with one input and its weights in the cache, or cycling through copies of both that
+#: exceed the cache.
 WAYS = ("reused", "memory")
 
-#: Runs of an operator that make one run of its subject: the fewest that last so long together [s]. There are few such
-#: numbers, so that the subject is the same when the operator is timed again inside its model.
+#: Numbers of runs of an operator per run of its subject: the smallest that reaches the minimum duration [s]. The set is
+#: small, so that the subject stays the same when the operator is timed again inside its model.
 _RUNS, _LONG = (1, 4, 16), 0.01
 
-#: Fewest and most copies of an operator and its inputs.
+#: Smallest and largest number of copies of an operator and its inputs.
 _FEWEST, _MOST = 2, 256
 
 Made = Callable[[], tuple[nn.Module, list[Any]]]
@@ -34,21 +34,21 @@ Made = Callable[[], tuple[nn.Module, list[Any]]]
 class ProfileSchedule(BatchedNetworks):
     """Batches of subjects, each visited in several rounds.
 
-    A campaign holds what other calls have measured of the same platform at the same batch size, too. That neither
-    counts nor costs any of the budget.
+    A campaign also holds earlier measurements of the same platform and batch size. They neither count nor use the
+    budget.
 
     Parameters
     ----------
     subjects : sequence of Subject
-        Networks or operators, in the order in which they are measured.
+        Networks or operators, in the order of measurement.
     protocol : Protocol
-        How; the budget ends it, and its rounds are the most visits of a subject.
+        Measurement protocol; its budget ends the campaign, and its rounds limit the visits of a subject.
     weights : mapping of str to int
-        By key, how many numbers a subject holds.
+        Number of elements of each subject by key.
     n_calls : mapping of str to int, optional
-        Of networks whose calls are timed: how many each makes. One that makes another number is recorded as failed.
+        Number of calls of each network with timed calls. A network with another number is recorded as failed.
     required : bool, default=True
-        Whether it is an error if none of the subjects can be run.
+        Whether to raise if no subject can be run.
     """
 
     kind = "profile"
@@ -67,23 +67,23 @@ class ProfileSchedule(BatchedNetworks):
         self._required = required
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in the records of one round that are of its own subjects."""
+        """Add the records of one round that belong to its subjects."""
         own = [record for record in records if record.subjects[0] in self.networks]
         if own:
             super().observe(own)
         self.next = records[0].round + 1
 
     def fail(self, failure: Failure) -> None:
-        """Leave a subject out."""
+        """Exclude a subject."""
         if failure.subject in self.networks:
             super().fail(failure)
 
     def sees_calls(self, keys: Sequence[str]) -> bool:
-        """Whether calls are timed: in every visit of a network."""
+        """Return whether calls are timed, in every visit of a network."""
         return self.calls
 
     def is_done(self, key: str) -> bool:
-        """Whether a subject needs no further visit, because it is known or cannot be measured."""
+        """Whether a subject needs no further visit, because it is precise enough or failed."""
         return not self._wants(key)
 
     def _wants(self, key: str) -> bool:
@@ -95,7 +95,7 @@ class ProfileSchedule(BatchedNetworks):
 
 
 def runs_for(seconds: float) -> int:
-    """Return how often an operator of so many seconds runs in one run of its subject.
+    """Return the number of runs of an operator of a given duration per run of its subject.
 
     >>> runs_for(0.8), runs_for(0.004), runs_for(0.00002)
     (1, 4, 16)
@@ -104,27 +104,28 @@ def runs_for(seconds: float) -> int:
 
 
 def alone_subject(item: TracedOperator, model: ProfiledModel, way: str, runs: int = _RUNS[-1]) -> Subject:
-    """Return what a bench runs to measure an operator alone: a loop, whose time is over the number of its runs.
+    """Return the subject that measures an operator alone: a loop, whose time is divided by the number of its runs.
 
-    What empties the caches between two runs cannot be told from the operator by a meter. So copies of the operator and
-    of its inputs take turns, and empty the caches for each other; a loop goes on where the one before has ended.
+    A meter cannot separate a cache flush between two runs from the operator. Instead, the loop cycles through copies of
+    the operator and of its inputs, which evict each other from the caches; a loop continues where the previous one
+    ended.
 
     Parameters
     ----------
     item : TracedOperator
-        The operator, and where it is called.
+        The operator and its place in the network.
     model : ProfiledModel
-        The network that calls it. A leaf module that cannot be built from its key is taken from the network, with the
-        inputs that it has there.
+        The network that contains it. A leaf module that cannot be built from its key is taken from the network with its
+        inputs.
     way : {"reused", "memory"}
-        Whether it reuses one input, or takes its inputs and weights from memory.
+        Whether to reuse one input, or to take inputs and weights from memory.
     runs : int, default=16
-        How often the operator runs in one run.
+        Number of runs of the operator per run of the subject.
 
     Returns
     -------
     Subject
-        Its `specification` says how often the operator runs in one run, as ``runs``, and of how many ``copies``.
+        Its `specification` contains the number of ``runs`` of the operator per run, and of ``copies``.
 
     Raises
     ------
@@ -151,18 +152,18 @@ def alone_subject(item: TracedOperator, model: ProfiledModel, way: str, runs: in
 
 
 def copies_of(op: OpSpec) -> int:
-    """Return of how many copies of an operator the inputs and weights do not fit into the caches together."""
+    """Return the number of copies of an operator whose inputs and weights exceed the caches."""
     cache = flush_size() // 2
     return max(_FEWEST, min(_MOST, math.ceil(cache / (4 * size_of(op)))))
 
 
 def size_of(op: OpSpec) -> int:
-    """Return how many numbers an operator reads: its inputs and weights."""
+    """Return the number of elements that an operator reads: inputs and weights."""
     return max(1, sum(math.prod(shape) for shape in given_shapes(op)) + work_of(op)[0].params)
 
 
 def _maker(item: TracedOperator, model: ProfiledModel) -> Made:
-    """Return what makes an operator and its arguments."""
+    """Return the builder of an operator and its arguments."""
     try:
         with torch.device("meta"):
             build_operator(item.op)
@@ -243,18 +244,18 @@ def _make_loop(made: Made, runs: int, copies: int) -> nn.Module:
 
 
 class _Loop(nn.Module):
-    """Runs copies of an operator in turns, each on an input of its own.
+    """Runs copies of an operator in turns, each on a separate input.
 
     Parameters
     ----------
     operator : nn.Module
-        Takes its inputs one by one.
+        Operator with positional inputs.
     inputs : sequence of Tensor
-        What it takes.
+        Inputs of the operator.
     runs : int
-        How often it runs in one run.
+        Runs of the operator per run of the loop.
     copies : int
-        Of operator and inputs.
+        Number of copies of operator and inputs.
     """
 
     def __init__(self, operator: nn.Module, inputs: list[torch.Tensor], runs: int, copies: int) -> None:

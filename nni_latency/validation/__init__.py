@@ -1,4 +1,4 @@
-"""Validation: an estimator against whole networks that nobody measured before."""
+"""Validation of an estimator on new measurements of whole networks."""
 
 import lazy_loader
 

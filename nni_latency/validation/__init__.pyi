@@ -1,15 +1,19 @@
-from ._document import read_validation, save_validation, validation_content
+from ._document import ValidationSummary, read_summary, validation_content
 from ._drawing import DrawsNetworks, draw_networks
-from ._validation import NetworkResult, Requirement, Validation, predict_networks, predict_references, validate
+from ._reading import read_validation, save_validation
+from ._requirement import Requirement
+from ._validation import NetworkResult, Validation, predict_networks, predict_references, validate
 
 __all__ = [
     "DrawsNetworks",
     "NetworkResult",
     "Requirement",
     "Validation",
+    "ValidationSummary",
     "draw_networks",
     "predict_networks",
     "predict_references",
+    "read_summary",
     "read_validation",
     "save_validation",
     "validate",

@@ -1,63 +1,43 @@
-"""A validation as JSON, for programs and for the record beside a table, and how it is read."""
+"""A validation as JSON, for programs and for the record beside a table."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
+from pydantic import BaseModel, ConfigDict
 
 from nni_latency.documents import DocumentFormat
-from nni_latency.estimators import Estimate, Scores
-from nni_latency.platforms import Platform
-from nni_latency.units import METRIC_UNITS, check_metric
-from nni_latency.validation._validation import NetworkResult, Validation
+from nni_latency.estimators import Scores
+from nni_latency.units import METRIC_UNITS
+
+if TYPE_CHECKING:
+    from nni_latency.validation._validation import NetworkResult, Validation
 
 
-class WhereDocument(BaseModel):
-    """Where networks were measured."""
-
-    model_config = ConfigDict(strict=True)
-
-    id: str
-    facts: dict[str, bool | int | float | str] = Field(default_factory=dict)
-
-
-class ResultDocument(BaseModel):
-    """One network: predicted and measured."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-    name: str
-    predicted: NonNegativeFloat
-    #: Those of the tables that ship were not kept.
-    predicted_low: float | None = None
-    predicted_high: float | None = None
-    measured: PositiveFloat
-    low: float
-    high: float
-    halves: Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
-    n_samples: int
-    missing: list[str] = Field(default_factory=list)
-    selection: dict[str, Any] = Field(default_factory=dict)
-
-
-class ValidationDocument(BaseModel):
-    """What the file of a validation says; its scores follow from the networks."""
+class ScoresDocument(BaseModel):
+    """The scores in a file."""
 
     model_config = ConfigDict(strict=True)
 
-    estimator: str
-    metric: str
-    platform: WhereDocument
-    speed: PositiveFloat
-    duration: float
-    drift: list[float]
-    failures: dict[str, str]
-    fallbacks: list[str] = Field(default_factory=list)
-    networks: list[ResultDocument] = Field(min_length=1)
+    n: int
+    mape: float
+    rmspe: float
+    bias: float
+    within5: float
+    within10: float
+    spearman: float | None
+    worst: float
+
+
+class ValidationSummary(BaseModel):
+    """What the file of a validation says in short."""
+
+    model_config = ConfigDict(strict=True)
+
+    scores: ScoresDocument
+    repeatability: ScoresDocument
 
 
 VALIDATION = DocumentFormat(
@@ -66,7 +46,7 @@ VALIDATION = DocumentFormat(
     "validation",
     "the file of a validation",
     "validate the table anew with: nni-latency validate",
-    model=ValidationDocument,
+    model=ValidationSummary,
 )
 
 
@@ -101,54 +81,16 @@ def validation_content(validation: Validation) -> dict[str, Any]:
     }
 
 
-def read_validation(path: str | Path) -> Validation:
-    """Read a validation that was saved.
+def read_summary(path: Path) -> ValidationSummary:
+    """Read the scores of a saved validation, without the libraries that its networks need.
 
     Raises
     ------
     FileFormatError
-        If the file cannot be read, or is no validation.
+        If the file cannot be read, or is not a validation.
     """
-    found: Validation = VALIDATION.load(path, _validation)
-    return found
-
-
-def save_validation(validation: Validation, path: str | Path) -> Path:
-    """Write a validation to its file, whole or not at all.
-
-    Raises
-    ------
-    InvalidValueError
-        If something of it would not be read again.
-    OutputError
-        If it cannot be written.
-    """
-    content = validation_content(validation)
-    return VALIDATION.save(path, content, {"networks": map(json.dumps, content.pop("networks"))})
-
-
-def _validation(document: ValidationDocument) -> Validation:
-    where = Platform.parse(document.platform.id)
-    return Validation(
-        document.estimator,
-        check_metric(document.metric),
-        Platform(where.device, where.runtime, where.precision, where.threads, document.platform.facts),
-        tuple(map(_result, document.networks)),
-        document.speed,
-        tuple(document.drift),
-        document.duration,
-        document.failures,
-        tuple(document.fallbacks),
-    )
-
-
-def _result(item: ResultDocument) -> NetworkResult:
-    low, high = (item.predicted if end is None else end for end in (item.predicted_low, item.predicted_high))
-    predicted = Estimate(item.predicted, low, high, tuple(item.missing))
-    first, second = item.halves
-    return NetworkResult(
-        item.name, item.selection, predicted, item.measured, item.low, item.high, (first, second), item.n_samples
-    )
+    summary: ValidationSummary = VALIDATION.load(path, ValidationSummary.model_copy)
+    return summary
 
 
 def _scores(scores: Scores) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Which networks an estimator is held to."""
+"""Choice of the networks of a validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nni_latency.tables import MeasurePlan, NetworkSource
 
 
 class DrawsNetworks(NetworkSource, Protocol):
-    """A space that draws its networks itself, as `nni_latency.spaces.SampledSpace`."""
+    """Interface of a space that draws its networks, such as `nni_latency.spaces.SampledSpace`."""
 
     def draw(self, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
         """Draw networks by name."""
@@ -22,22 +22,22 @@ def draw_networks(plan: MeasurePlan | DrawsNetworks, n_random: int = 24, *, seed
     Parameters
     ----------
     plan : MeasurePlan or DrawsNetworks
-        The space. One that draws its networks itself gives random ones alone.
+        The space. A space that draws its networks only provides random ones.
     n_random : int, default=24
-        Random networks, every choice as likely as any other. A smaller space may hold fewer.
+        Number of random networks with uniform choices. A small space may have fewer.
     seed : int, default=0
         Seed of the random networks.
 
     Returns
     -------
     dict of str to dict
-        Name to ``{layer: choice}`` with every layer. Those named ``all X`` take the choice ``X`` in every layer that
-        has it, for every ``X`` that all searched layers have.
+        ``{layer: choice}`` with every layer, by name. Networks named ``all X`` take the choice ``X`` in every layer
+        that has it, for every ``X`` that all searched layers have.
 
     Raises
     ------
     InvalidValueError
-        If `n_random` is negative, or there is no network at all.
+        If `n_random` is negative, or there is no network.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def draw_networks(plan: MeasurePlan | DrawsNetworks, n_random: int = 24, *, seed
         return _checked(plan.draw(n_random, seed))
     fixed = {layer.name: layer.default or "" for layer in plan.layers if not layer.searched}
     found: dict[str, dict[str, str]] = {}
-    # Those with a name of their own come first, so that in a small space no random one takes their place.
+    # Named networks come first, so that in a small space no random one replaces them.
     for name, selection in (*plan.published.items(), *_uniform(plan), *_random(plan, n_random, seed)):
         network = {layer.name: {**fixed, **selection}[layer.name] for layer in plan.layers}
         if network not in found.values():

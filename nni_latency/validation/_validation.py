@@ -1,4 +1,4 @@
-"""`Validation`: predictions beside measurements of the same networks, and what they must reach."""
+"""`validate`: compares predictions with measurements, beside how well the measurements agree with themselves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-import nni_latency.estimators as estimators
 from nni_latency.costs import NORMAL
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, MissingEntryError, UnknownNameError
+from nni_latency.errors import MeasurementError, MismatchError, MissingEntryError
 from nni_latency.estimators import (
     Estimate,
     Estimator,
@@ -27,79 +26,10 @@ from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
 from nni_latency.units import format_percent, number_of
 
-#: Scores that must be at least, and those that must be at most what is asked for.
-_AT_LEAST = ("within5", "within10", "spearman")
-_AT_MOST = ("mape", "rmspe", "worst", "bias")
-
-#: Limits that scores can reach, where these have ends other than 0 and infinity.
-_REACHABLE = {"within5": (0.0, 1.0), "within10": (0.0, 1.0), "spearman": (-1.0, 1.0)}
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """One score and its limit, such as ``within10=0.95``.
-
-    Parameters
-    ----------
-    name : str
-        ``within5``, ``within10`` or ``spearman``, which must be at least the limit; ``mape``, ``rmspe``, ``worst`` or
-        ``bias`` (its size), which must be at most that.
-    limit : float
-        As a ratio.
-
-    Examples
-    --------
-    >>> str(Requirement.parse("mape=0.05"))
-    'mape <= 0.05'
-    """
-
-    name: str
-    limit: float
-
-    @classmethod
-    def parse(cls, text: str) -> Requirement:
-        """Read ``name=limit``, the limit as a ratio.
-
-        Raises
-        ------
-        InvalidValueError
-            If it has another form, or no score reaches the limit.
-        UnknownNameError
-            If there is no such score.
-        """
-        name, equals, limit = text.partition("=")
-        name = name.strip()
-        if name not in (*_AT_LEAST, *_AT_MOST) and equals:
-            raise UnknownNameError.of("score", name, [*_AT_LEAST, *_AT_MOST])
-        try:
-            number = float(limit)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise InvalidValueError(
-                f"A requirement must be a score and its limit, such as within10=0.95. Got {text!r}."
-            )
-        least, most = _REACHABLE.get(name, (0.0, math.inf))
-        if not least <= number <= most:
-            raise InvalidValueError(
-                f"The limit of {name} must be from {least:g} to {most:g}, as a ratio: 95 % is written 0.95. "
-                f"Got {text!r}."
-            )
-        return cls(name, number)
-
-    def __str__(self) -> str:
-        return f"{self.name} {'>=' if self.name in _AT_LEAST else '<='} {self.limit:g}"
-
-    def is_met(self, scores: estimators.Scores) -> bool:
-        """Say whether scores reach it; a score that could not be computed does not."""
-        value = getattr(scores, self.name)
-        return bool(value >= self.limit if self.name in _AT_LEAST else abs(value) <= self.limit)
-
-
-#: What is measured of whole networks.
+#: Metrics measured on whole networks.
 MEASURED = ("latency", "energy", "power")
 
-#: Numbers are equal that differ by less than this share.
+#: Relative tolerance of equal numbers.
 _ROUNDING = 1e-9
 
 #: Standard error of the median of four normal quantities over that of their mean.
@@ -113,16 +43,15 @@ class NetworkResult:
     Parameters
     ----------
     name : str
-        What it is called in the report.
+        Name in the report.
     selection : mapping
         ``{layer: choice}`` or ``{label: choice}``.
     predicted : Estimate
-        By the estimator, for the machine as it was when the estimator was made.
+        Prediction of the estimator, at the machine speed of its creation.
     measured, low, high : float
-        Measured value and its interval, at the speed that the machine had then. The interval holds how well that speed
-        is known, too.
+        Measured value and its interval, normalised to that speed. The interval includes the uncertainty of the speed.
     halves : tuple of float
-        The same from the two halves of the run.
+        Measured values from the two halves of the run.
     n_samples : int
         Timed runs.
     """
@@ -138,12 +67,12 @@ class NetworkResult:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less one."""
+        """Relative error: predicted over measured, minus one."""
         return self.predicted.value / self.measured - 1
 
     @property
     def inside(self) -> bool:
-        """Whether the measurement lies in the prediction's interval, as far as the measurement's own lets tell."""
+        """Whether the measurement agrees with the prediction's interval within its own uncertainty."""
         more = self.measured > self.predicted.value
         margins = (
             (self.predicted.high - self.predicted.value, self.measured - self.low)
@@ -155,30 +84,29 @@ class NetworkResult:
 
 @dataclass(frozen=True, repr=False)
 class Validation(Drawn):
-    """An estimator held to measurements.
+    """Comparison of an estimator with measurements.
 
     Parameters
     ----------
     estimator : str
-        What was held to them.
+        Description of the estimator.
     metric : str
-        What was predicted.
+        Predicted metric.
     platform : Platform
-        Where it was measured.
+        Platform of the measurements.
     results : tuple of NetworkResult
-        By network.
+        Result of each network.
     speed : float
-        What the estimator predicts for the space's reference networks over what was measured of them, the median: below
-        1 the machine is slower now than the estimator says. Measured times are multiplied by it. 1 where nothing was
-        normalised.
+        Median ratio of predicted to measured latency of the space's reference networks: below 1, the machine is slower
+        than predicted. Measured times are multiplied by it. 1 without normalisation.
     drift : tuple of float
         Median time of the reference operator in every round [s].
     duration : float
         Time spent measuring [s].
     failures : mapping of str to str
-        Networks that could not be run, each with the reason.
+        Failed networks with the reason.
     fallbacks : tuple of str, default=()
-        Sentences that name the operators that did not run where, or in the precision, that was asked for.
+        Messages on operators that did not run on the requested device or in the requested precision.
     """
 
     estimator: str
@@ -199,47 +127,47 @@ class Validation(Drawn):
 
     @cached_property
     def scores(self) -> Scores:
-        """How well the predictions agree with the measurements."""
+        """Agreement of the predictions with the measurements."""
         return score([item.predicted.value for item in self.results], [item.measured for item in self.results])
 
     @cached_property
     def repeatability(self) -> Scores:
-        """How well one half of the measurements agrees with the other: what no prediction can be better than."""
+        """Agreement of the two halves of the measurements, an upper bound for predictions."""
         return score([item.halves[0] for item in self.results], [item.halves[1] for item in self.results])
 
     @property
     def coverage(self) -> float:
-        """Share of the networks that lie in their prediction's interval; 0.95 of them should."""
+        """Share of the networks inside their prediction interval; nominally 0.95."""
         return sum(item.inside for item in self.results) / len(self.results)
 
     @property
     def worst(self) -> list[NetworkResult]:
-        """The networks, those with the largest errors first."""
+        """The networks by decreasing error."""
         return sorted(self.results, key=lambda item: -abs(item.error))
 
 
 def predict_networks(
     estimator: Estimator, plan: NetworkSource, selections: Mapping[str, Mapping[str, Any]], platform: Platform
 ) -> dict[str, Estimate]:
-    """Predict networks that are to be measured; what does not fit is told before the measuring.
+    """Predict networks to measure; mismatches raise before the measurement.
 
     Parameters
     ----------
     estimator : Estimator
-        Who predicts.
+        Estimator to validate.
     plan : NetworkSource
-        The space: a `MeasurePlan`, or one whose networks are drawn, which are built and estimated as they are.
+        The space: a `MeasurePlan`, or a space of drawn networks, which are built and estimated as a whole.
     selections : mapping of str to mapping
-        Networks by name, ``{layer: choice}`` with every layer each, or ``{label: choice}`` with every label.
+        Networks by name: ``{layer: choice}`` with every layer, or ``{label: choice}`` with every label.
     platform : Platform
-        Where they are measured.
+        Platform of the measurements.
 
     Raises
     ------
     MismatchError
         If the estimator is for another platform, space or metric.
     MissingEntryError
-        If it knows too little.
+        If the estimator lacks the data for a prediction.
     """
     if estimator.metric not in MEASURED:
         raise MismatchError(
@@ -252,7 +180,7 @@ def predict_networks(
 def predict_references(
     estimator: Estimator, plan: NetworkSource, references: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Estimate]:
-    """Predict reference networks as `predict_networks` does others, without those that the estimator cannot cost."""
+    """Predict reference networks like `predict_networks`, without those that the estimator cannot predict."""
     found = {}
     for name, selection in references.items():
         with contextlib.suppress(MissingEntryError):
@@ -263,7 +191,7 @@ def predict_references(
 def _predict(estimator: Estimator, plan: NetworkSource, selection: Mapping[str, Any]) -> Estimate:
     if isinstance(plan, MeasurePlan):
         return estimate_selection(estimator, plan, selection)
-    # A table by hand knows the choices of a network and not its operators.
+    # A hand-made table contains choices without operators.
     if isinstance(estimator, TableEstimator) and set(selection) == {layer.name for layer in estimator.table.searched}:
         return estimator.estimate_sample(selection)
     import torch
@@ -279,22 +207,21 @@ def validate(
     normalise: bool = True,
     predicted: Mapping[str, Estimate] | None = None,
 ) -> Validation:
-    """Hold an estimator to measured networks. It works for every estimator.
+    """Compare an estimator with measured networks. Supports every estimator.
 
     Parameters
     ----------
     estimator : Estimator
-        Whose predictions are checked.
+        Estimator to validate.
     plan : NetworkSource
-        The space of the networks.
+        Space of the networks.
     measured : NetworkMeasurements
-        By `nni_latency.tables.measure_networks`.
+        Result of `nni_latency.tables.measure_networks`.
     normalise : bool, default=True
-        Take the measurements to the speed of the machine that the estimator's predictions stand for, by the space's
-        reference networks. What the estimator has wrong by one factor for all networks shows in `Validation.speed`
-        then, and not in the scores.
+        Whether to normalise the measurements to the machine speed of the estimator's predictions, using the space's
+        reference networks. An error by a common factor then shows in `Validation.speed` instead of the scores.
     predicted : mapping of str to Estimate, optional
-        What `predict_networks` said of them, and of reference networks by name, before.
+        Earlier results of `predict_networks`, including reference networks, by name.
 
     Returns
     -------
@@ -331,7 +258,7 @@ def validate(
 
 
 def _speed(measured: NetworkMeasurements, predicted: Mapping[str, Estimate]) -> tuple[float, float]:
-    """Return the machine's speed by the reference networks, and its relative standard error; 1 where none is known."""
+    """Return the machine's speed from the reference networks, and its relative standard error; 1 if unknown."""
     pairs = [(predicted[name], times.summary) for name, times in measured.references.items() if name in predicted]
     if not pairs:
         return 1.0, 0.0
@@ -342,7 +269,7 @@ def _speed(measured: NetworkMeasurements, predicted: Mapping[str, Estimate]) -> 
 
 
 def _result(name: str, times: NetworkTimes, predicted: Estimate, speed: float, error: float) -> NetworkResult:
-    """Take what was measured of a network to the speed that the estimator stands for."""
+    """Normalise the measurement of a network to the speed of the estimator."""
     taken = times.summary.with_error(error).scaled(speed)
     halves = (times.halves[0] * speed, times.halves[1] * speed)
     return NetworkResult(

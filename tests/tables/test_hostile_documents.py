@@ -16,7 +16,7 @@ from nni_latency.errors import LatencyError
 from nni_latency.estimators import TransferEstimator
 from nni_latency.estimators.acts import ActsEstimator
 from nni_latency.micro_benchmarks import BenchmarkPoints
-from nni_latency.validation import read_validation
+from nni_latency.validation import read_summary
 
 DATA = Path(__file__).parent / "data"
 
@@ -29,7 +29,7 @@ READERS = {
     "operators_1": load,
     "operators_1_names": load,
     "transfer_1": TransferEstimator.load,
-    "validation_1": read_validation,
+    "validation_1": read_summary,
 }
 
 HOSTILE = st.sampled_from(

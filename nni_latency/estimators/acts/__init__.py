@@ -1,4 +1,4 @@
-"""The ACTS/INP/FLOPs predictor: a model of a device, learned from 56 blocks."""
+"""ACTS/INP/FLOPs predictor: a latency model of a device, fitted to 56 blocks."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The file of an ACTS fit: versioned JSON, checked by pydantic."""
+"""File of an ACTS fit: versioned JSON, validated by pydantic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Amounts = Annotated[list[NotNegative], Field(min_length=len(AMOUNTS), max_length
 
 @dataclass(frozen=True)
 class ActsFit:
-    """Everything that makes an estimator: its parameters, and what it has learned, by the names of its attributes."""
+    """State of an estimator: its parameters and fitted attributes."""
 
     settings: Mapping[str, Any]
     platform: Platform
@@ -160,7 +160,7 @@ acts_schema = FIT.schema
 
 
 def write_acts(path: Path, fit: ActsFit) -> Path:
-    """Write a fit, whole or not at all."""
+    """Write a fit atomically."""
     low, high = fit.totals_range
     plain = ("bound", "correction", "operators", "start", "interval_factor")
     content = {
@@ -185,7 +185,7 @@ def read_acts(path: str | Path) -> ActsFit:
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of a newer version.
+        If the file is missing, truncated, modified, or of another type or a newer version.
     """
     return FIT.load(path, _fit)
 

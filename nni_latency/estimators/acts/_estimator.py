@@ -1,4 +1,4 @@
-"""`ActsEstimator`: a model of a device, learned from 56 blocks by their ACTS, INP and FLOPs."""
+"""`ActsEstimator`: a latency model of a device, fitted to 56 blocks by their ACTS, INP and FLOPs."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ Variant = Literal["refined", "published"]
 
 _NOWHERE = Platform("unknown", "unknown")
 
-#: What a file keeps of what was learned; the attributes have a "_" at the end.
+#: Fitted attributes saved in a file, without the trailing "_".
 _LEARNED = tuple(field.name for field in fields(ActsFit) if field.name != "settings")
 
-#: Points that a fit needs at least.
+#: Minimum number of points of a fit.
 FEWEST_POINTS = 10
 
-#: Amounts of work that differ by less than this share in no respect are those of one block.
-_ALIKE = 1e-6
+#: Relative difference below which amounts of work belong to one block.
+_SAME_BLOCK = 1e-6
 
 
 class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     """Latency from ACTS, INP and FLOPs: output and input elements of the convolutions, and operations.
 
-    The published formula [1]_ is ``latency = a*ACTS + b*INP + c*FLOPs + d`` with coefficients that are not
-    negative, and below a breakpoint ``slope`` times that plus ``offset``, fitted on errors in seconds. The variant
-    "refined" fits the same formula on relative errors and goes on from there: every operator costs its outputs,
-    inputs, FLOPs and parameters, with an efficiency for every group of operators (depthwise convolutions, matrix
-    products, ...) and, unless cross-validation finds it worse, a monotone correction of the costs, or factors
-    learned from the residuals by a Gaussian process over operators. A network is the sum of its operators. Where
-    only totals are given, each workload counts as one operator.
+    The published formula [1]_ is ``latency = a*ACTS + b*INP + c*FLOPs + d`` with coefficients that are not negative,
+    and below a breakpoint ``slope`` times that plus ``offset``, fitted on errors in seconds. The variant "refined" fits
+    the same formula on relative errors and extends it: every operator has a cost by outputs, inputs, FLOPs and
+    parameters, with an efficiency per group of operators (depthwise convolutions, matrix products, ...) and, unless
+    cross-validation finds it worse, a monotone correction of the costs, or factors from a Gaussian process over the
+    residuals of operators. A network is the sum of its operators. If only totals are given, each workload counts as one
+    operator.
 
     Parameters
     ----------
     variant : {"refined", "published"}, default="refined"
-        What to fit.
+        Model variant.
     confidence : float, default=0.9
-        Level of the intervals, in (0, 1); they are conformal, from errors on points that a fit had not seen.
+        Level of the intervals, in (0, 1); they are conformal, from held-out errors.
     n_folds : int, default=5
         Folds of the cross-validation.
     random_state : int, default=0
@@ -74,17 +74,17 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     d_ : float
         Constant [s], not negative.
     breakpoint_, slope_, offset_ : float
-        The second line and where it ends [s]; without one, 0, 1 and 0.
+        Second line and its upper end [s]; 0, 1 and 0 without a second line.
     correction_ : str
-        What cross-validation chose: "none", "curve" or "residual"; "none" for the published variant.
+        Correction selected by cross-validation: "none", "curve" or "residual"; "none" for the published variant.
     shares_ : dict of str to float
-        What ACTS, INP, FLOPs and the constant make up of the first line, on average over the points.
+        Average shares of ACTS, INP, FLOPs and the constant in the first line over the points.
     bound_ : str
         "memory" if ACTS and INP make up more than FLOPs, else "compute".
     held_out_errors_ : ndarray of shape (n,)
-        By point, the logarithm of measured over predicted, by a fit that had not seen it.
+        Logarithm of measured over held-out predicted latency, by point.
     interval_factor_ : float
-        By what factor an estimate may be off, with that confidence.
+        Factor that bounds the error of an estimate with that confidence.
     n_features_in_ : int
         3.
 
@@ -106,7 +106,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     metric = "latency"
     by = "graph"
 
-    # What scikit-learn would let a meta-estimator pass on; there is none that knows platforms.
+    # No metadata routing by scikit-learn: no meta-estimator supports platforms.
     __metadata_request__fit = {"groups": UNUSED, "platform": UNUSED}  # noqa: RUF012 - its own protocol
     __metadata_request__predict = {"alone": UNUSED}  # noqa: RUF012
     __metadata_request__score = {"sample_weight": UNUSED}  # noqa: RUF012
@@ -136,29 +136,29 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         groups: Sequence[object] | None = None,
         platform: Platform | Sequence[Platform] | None = None,
     ) -> ActsEstimator:
-        """Learn a device.
+        """Fit a device.
 
         Parameters
         ----------
         X : array-like of shape (n, 3), or list
             ACTS, INP and FLOPs; or ``(module, input_shape)`` each, batch first; or a sequence of `OpSpec` each. At
-            least 10 points. FLOPs that are counted here are floating-point operations, two a multiply-add.
+            least 10 points. FLOPs counted here are floating-point operations, two per multiply-add.
         y : array-like of shape (n,)
             Measured latencies [s].
         groups : sequence, optional
-            By point, what is alike, such as a block at several batch sizes: cross-validation leaves it out together.
+            Group of each point, such as a block at several batch sizes; cross-validation holds out whole groups.
         platform : Platform, or one by point, optional
-            Where the points were measured.
+            Platform of the measurements.
 
         Returns
         -------
         ActsEstimator
-            This one.
+            The estimator.
 
         Raises
         ------
         InvalidValueError
-            If there are fewer than 10 points, all of one block, or numbers that cannot be.
+            If there are fewer than 10 points, all are of one block, or numbers are invalid.
         MismatchError
             If the points are of several platforms.
         """
@@ -194,7 +194,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return draw_folds(labels, self.n_folds, self.random_state, workloads.mixtures())
 
     def _take_line(self, line: ActsLine) -> None:
-        """Take over the formula, with a name for each of its numbers."""
+        """Set the attributes of the formula."""
         self.line_ = line
         self.a_, self.b_, self.c_, self.d_ = line.a, line.b, line.c, line.d
         self.breakpoint_, self.slope_, self.offset_ = line.breakpoint, line.slope, line.offset
@@ -206,9 +206,9 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         Parameters
         ----------
         X
-            As for `fit`. If the operators of the points were known and those of `X` are not, the formula is applied.
+            As for `fit`. If the fit used operators and those of `X` are unknown, the formula is applied.
         alone : bool, default=True
-            Whether each runs alone, as the points did, and begins with cold caches; inside a network it does not.
+            Whether each workload runs alone with cold caches, as the points did, instead of inside a network.
 
         Returns
         -------
@@ -226,8 +226,8 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Estimate the latency of a whole network, a module or the path of an ONNX file, as one workload.
 
-        What is in it and not counted, because its kind has no feature function, is listed in `Estimate.missing`. A
-        file needs `example_inputs` only where it leaves the sizes of its inputs open.
+        Operators without a feature function are not counted and listed in `Estimate.missing`. A file needs
+        `example_inputs` only for dynamic input sizes.
         """
         if isinstance(model, (str, Path)):
             return self.estimate_block([item.op for item in read_onnx(model, example_inputs=example_inputs).operators])
@@ -238,10 +238,10 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return self.estimate_block([op for _, op in capture_operators(model, example_inputs, by="graph")])
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Estimate what one operator or block adds to a network.
+        """Estimate the contribution of an operator or block to a network.
 
-        A fit that knows no operators, on totals or of the published variant, is about whole workloads: an operator
-        adds its terms of the first line, and not the constant, which would else count once for every operator.
+        A fit without operators, on totals or of the published variant, models whole workloads: an operator adds its
+        terms of the first line without the constant, which would otherwise count once per operator.
         """
         if self.model_ is not None and self.operators_:
             return self.estimate_block([op])
@@ -250,7 +250,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return self._as_estimate(value, workloads.uncounted[0])
 
     def estimate_block(self, ops: Sequence[OpSpec]) -> Estimate:
-        """Estimate the latency of operators that run one after another, as one workload."""
+        """Estimate the latency of a sequence of operators as one workload."""
         workloads = workloads_of([list(ops)])
         value = max(float(self.predict(workloads, alone=False)[0]), 1e-9)
         return self._as_estimate(value, workloads.uncounted[0])
@@ -259,12 +259,12 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return Estimate(value, value / self.interval_factor_, value * self.interval_factor_, missing)
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
-        """Return the latency of a network that has these parts; the interval is the fit's, that of a whole workload."""
+        """Return the latency of a network from its parts; the interval is that of a whole workload."""
         whole = super().total(parts)
         return self._as_estimate(max(whole.value, 1e-9), whole.missing)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        """Take a network apart: where its operators are costed, one by one; else its latency, shared out."""
+        """Return the cost of every operator, or the latency divided among them if the fit does not use operators."""
         if not ops:
             return []
         parts = [self.estimate_op(op) for op in ops]
@@ -276,7 +276,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
 
     @property
     def platform(self) -> Platform:  # type: ignore[override]
-        """Where the points were measured."""
+        """Platform of the measurements."""
         return getattr(self, "platform_", _NOWHERE)
 
     def held_out_scores(self, y: ArrayLike) -> BlockScores:
@@ -285,7 +285,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         Parameters
         ----------
         y : array-like of shape (n,)
-            The latencies that it was fitted on [s].
+            Latencies of the fit [s].
         """
         check_is_fitted(self, "line_")
         seconds = np.asarray(y, dtype=np.float64)
@@ -297,11 +297,11 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         return score_blocks(seconds / np.exp(self.held_out_errors_), seconds)
 
     def uncounted(self, X: WorkloadSource) -> list[tuple[str, ...]]:  # noqa: N803
-        """List for each workload the kinds of operators in it that have no feature function."""
+        """Return the kinds of operators without a feature function for each workload."""
         return list(workloads_of(X).uncounted)
 
     def save(self, path: str | Path) -> Path:
-        """Write the fit to a JSON file, whole or not at all.
+        """Write the fit to a JSON file atomically.
 
         Raises
         ------
@@ -319,7 +319,7 @@ class ActsEstimator(RegressorMixin, BaseEstimator, LayerEstimator):
         Raises
         ------
         FileFormatError
-            If it is absent, truncated, altered, of another kind or of a newer version.
+            If it is missing, truncated, modified, or of another type or a newer version.
         """
         fit = read_acts(path)
         estimator = cls(**fit.settings)
@@ -340,12 +340,12 @@ def check_settings(variant: str, confidence: float, n_folds: int) -> None:
 
 
 def check_points(workloads: Workloads, y: ArrayLike) -> NDArray[np.float64]:
-    """Return the latencies [s] if something can be learned from the points.
+    """Validate the points of a fit and return their latencies [s].
 
     Raises
     ------
     InvalidValueError
-        If they are fewer than 10, not as many as the workloads, not positive, or all of one block.
+        If there are fewer than 10 points, not one per workload, not positive, or all of one block.
     """
     try:
         seconds = np.asarray(y, dtype=np.float64)
@@ -371,14 +371,14 @@ def check_points(workloads: Workloads, y: ArrayLike) -> NDArray[np.float64]:
 
 
 def one_platform(platforms: Platform | Sequence[Platform] | None, count: int) -> Platform | None:
-    """Return the platform that all points have in common.
+    """Return the common platform of all points.
 
     Raises
     ------
     InvalidValueError
-        If there is not one for each point.
+        If there is not one platform per point.
     MismatchError
-        If there are several.
+        If the platforms differ.
     """
     if platforms is None or isinstance(platforms, Platform):
         return platforms
@@ -394,7 +394,7 @@ def one_platform(platforms: Platform | Sequence[Platform] | None, count: int) ->
 
 
 def _is_one_block(workloads: Workloads) -> bool:
-    """Say whether what the workloads do is the same but for a common factor."""
+    """Return whether the workloads are equal up to a common factor."""
     if workloads.operators:
         # Outputs, inputs and FLOPs; parameters are the same at every batch size.
         amounts = workloads.counts @ np.array([piece.amounts[:3] for piece in workloads.work])
@@ -406,4 +406,4 @@ def _is_one_block(workloads: Workloads) -> bool:
     if not lengths.any():
         return True
     directions = scaled / np.maximum(lengths, 1e-300)
-    return bool(np.abs(directions - directions[0]).max() < _ALIKE)
+    return bool(np.abs(directions - directions[0]).max() < _SAME_BLOCK)

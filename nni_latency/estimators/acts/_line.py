@@ -1,4 +1,4 @@
-"""`ActsLine`: the published formula, and the figures by which papers judge predictors of blocks."""
+"""`ActsLine`: the published formula, and the metrics of papers on block predictors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.estimators._scores import can_correlate, check_pairs
 from nni_latency.regression import nonnegative
 
-#: Points that the first line needs at least, and the second one.
+#: Minimum number of points of the first and the second line.
 _FEWEST, _FEWEST_BELOW = 10, 5
 
-#: Latency that divides short blocks from long ones [s].
+#: Threshold between short and long blocks [s].
 SHORT = 2e-3
 
 
@@ -27,13 +27,13 @@ class ActsLine:
     a, b, c : float
         Time of one ACTS, INP and FLOP [s], not negative.
     d : float
-        Time of a block that does nothing [s], not negative.
+        Time of an empty block [s], not negative.
     breakpoint : float
-        Where the second line ends [s]; 0 if there is none.
+        Upper end of the second line [s]; 0 if there is none.
     slope : float
         Of the second line, not negative.
     offset : float
-        Of the second line [s]; it may be negative, but the line is not, above `d`.
+        Offset of the second line [s]; it may be negative, but the line is not, above `d`.
     """
 
     a: float
@@ -45,7 +45,7 @@ class ActsLine:
     offset: float = 0.0
 
     def plane(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the first line alone [s], of shape (n,), for totals of shape (n, 3)."""
+        """Return the first line [s], of shape (n,), for totals of shape (n, 3)."""
         return np.asarray(totals @ np.array([self.a, self.b, self.c]) + self.d)
 
     def predict(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -54,7 +54,7 @@ class ActsLine:
         return np.where(plane < self.breakpoint, self.slope * plane + self.offset, plane)
 
     def shares(self, totals: NDArray[np.float64]) -> dict[str, float]:
-        """Return what ACTS, INP, FLOPs and the constant make up of the first line, on average over the convolving."""
+        """Return the mean shares of ACTS, INP, FLOPs and constant in the first line, over points with convolutions."""
         totals = totals[convolving(totals)]
         terms = np.column_stack([totals * np.array([self.a, self.b, self.c]), np.full(len(totals), self.d)])
         whole = np.maximum(terms.sum(axis=1, keepdims=True), 1e-300)
@@ -62,7 +62,7 @@ class ActsLine:
 
 
 def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relative: bool) -> ActsLine:
-    """Fit both lines by least squares, on the points that the formula is about, see `convolving`.
+    """Fit both lines by least squares on points with convolutions, see `convolving`.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
     seconds : ndarray of shape (n,)
         Measured latencies [s].
     relative : bool
-        Whether errors count as shares of the measurement, instead of in seconds as published.
+        Whether to use relative errors instead of errors in seconds as published.
     """
     about = convolving(totals)
     totals, seconds = totals[about], seconds[about]
@@ -83,7 +83,7 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
     best, least = first, _error(first, totals, seconds, weights)
     for limit in _breakpoints(plane):
         below = plane < limit
-        # Through the height at d, the least that the first line can be, so that no prediction is negative.
+        # Constrain the value at d, the minimum of the first line, so that no prediction is negative.
         design = np.column_stack([plane[below] - d, np.ones(below.sum())])
         slope, height = nonnegative(design * weights[below, None], seconds[below] * weights[below]).tolist()
         line = ActsLine(a, b, c, d, breakpoint=float(limit), slope=slope, offset=height - slope * d)
@@ -94,9 +94,9 @@ def fit_line(totals: NDArray[np.float64], seconds: NDArray[np.float64], *, relat
 
 
 def convolving(totals: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which points have convolutions, of shape (n,): ACTS and INP count those, other blocks say nothing of them.
+    """Return the mask of points with convolutions, of shape (n,): ACTS and INP only count convolutions.
 
-    Where there are too few to fit a line on, all points are taken.
+    If there are too few to fit a line, all points are selected.
     """
     found = np.asarray(totals[:, 0] > 0)
     return found if found.sum() >= _FEWEST else np.ones(len(totals), dtype=bool)
@@ -126,7 +126,7 @@ class BlockScores:
     median : float
         Median of abs(predicted / measured - 1).
     median_short, median_long : float
-        The same below 2 ms, and from there on; nan where there is no block.
+        The same below 2 ms, and from 2 ms; NaN without blocks.
     correlation : float
         Pearson's, of the latencies; nan for fewer than three blocks.
     r2 : float

@@ -1,4 +1,4 @@
-"""`CostModel`: costs by amounts of work, and the corrections among which cross-validation chooses."""
+"""`CostModel`: costs by amounts of work, with corrections selected by cross-validation."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from nni_latency.regression import CORRELATIONS, Posterior, Rows, Spectrum, held
 
 Array = NDArray[np.float64]
 
-#: Costs workloads [s], of shape (n_workloads,).
+#: Returns the costs of workloads [s], of shape (n_workloads,).
 Predict = Callable[[Workloads], Array]
 
-#: No workload is predicted to take less [s].
+#: Lower bound of the prediction of a workload [s].
 _LEAST_LATENCY = 1e-9
 
-#: The corrections that are tried, from the simplest to the richest.
+#: Candidate corrections, from the simplest to the richest.
 CORRECTIONS = ("none", "curve", "residual")
 
-#: The richest correction is taken whose error is at most this share above the least. Leaving out a block takes away the
-#: points that are most like it, on which a correction lives, so a tie speaks for the richer one.
+#: The richest correction with an error at most this share above the minimum is selected. Holding out a block removes
+#: its most similar points, on which a correction depends, so ties favour the richer one.
 _TIE = 0.02
 
-#: How strongly the costs of a group are held to those of all groups together, a share of the points.
+#: Strength of the regularisation of a group's costs towards those of all groups, as a share of the points.
 _GROUP_SHRINKAGE = 0.03
 
-#: No piece of work costs less [s].
+#: Lower bound of the cost of a piece of work [s].
 _LEAST_COST = 1e-9
 
-#: Pieces of the curve, and how strongly each is held to the slope 1, as a share of the points.
+#: Number of pieces of the curve, and strength of the regularisation towards slope 1, as a share of the points.
 _PIECES, _SLOPE_SHRINKAGE = 5, 0.01
 
-#: Correlations by distance that are tried: of functions that are continuous, and of some that are smooth.
+#: Candidate kernels: for continuous and for smooth functions.
 KERNELS = ("matern12", "matern32")
 
-#: What is tried: ranges of the correlation in standard deviations of the traits, and noise over signal.
+#: Grid: ranges of the correlation in standard deviations of the traits, and noise over signal.
 _RANGES = (0.5, 1.0, 2.0, 4.0, 8.0)
 _NOISES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 
-#: Squared distance, in variances of a trait, that lies between two groups.
+#: Squared distance between two groups, in variances of a trait.
 _BETWEEN_GROUPS = 8.0
 
-#: Correlation that all pieces of work have in common: the level may be off everywhere.
+#: Correlation common to all pieces of work, for an error of the overall level.
 _COMMON = 0.5
 
 #: Steps of the Gauss-Newton iteration.
@@ -119,16 +119,16 @@ def choose_correction(errors: Mapping[str, Array]) -> str:
 def held_out_errors(
     workloads: Workloads, seconds: Array, folds: list[Rows], fit: Callable[[Workloads, Array], Predict]
 ) -> Array:
-    """Return the logarithm of measured over predicted, of shape (n,), each by a fit that had not seen the workload.
+    """Return the logarithm of measured over held-out predicted latency, of shape (n,).
 
     Parameters
     ----------
     workloads, seconds
         What to fit on.
     folds : list of ndarray of int
-        Rows that are left out together.
+        Rows of each fold.
     fit : callable
-        Takes workloads and seconds, returns what predicts others.
+        Takes workloads and seconds, and returns a prediction function.
     """
 
     def fitted(rows: Rows) -> Callable[[Rows], Array]:
@@ -154,16 +154,16 @@ class GroupCosts:
     groups: Mapping[str, tuple[float, ...]]
 
     def __call__(self, work: tuple[Work, ...]) -> NDArray[np.float64]:
-        """Return what every piece of work costs [s]; positive."""
+        """Return the cost of every piece of work [s], positive."""
         costs = np.array([self.groups.get(piece.group, self.shared) for piece in work])
         amounts = np.array([piece.amounts for piece in work])
         return np.asarray(np.maximum((costs * amounts).sum(axis=1), _LEAST_COST))
 
 
 def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
-    """Fit costs that are not negative, by relative errors.
+    """Fit non-negative costs to relative errors.
 
-    A group is held to the costs of all together, the more so the less of it there is.
+    A group is regularised towards the costs of all groups, more strongly with less data.
 
     Parameters
     ----------
@@ -177,12 +177,12 @@ def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
     member = np.array([[piece.group == name for piece in workloads.work] for name in names])
     # Amounts by workload and group, over the measured time: of shape (n, n_groups, n_amounts).
     blocks = np.stack([workloads.counts[:, mask] @ amounts[mask] for mask in member], axis=1) / seconds[:, None, None]
-    # The beginning of a workload is not an operator, and has a separate cost from the start.
+    # The start of a workload is not an operator and has a separate cost.
     begins = np.array([name == START for name in names])
     shared, start = _solve_shared(blocks, begins)
     prior = np.where(begins[:, None], start, shared)
     fitted = shared[None] if len(names) == 1 else _solve_held(blocks, prior)
-    # Relative least squares lean to the low side; the median is put right.
+    # Relative least squares are biased low; correct the median.
     costs = GroupCosts(tuple(shared), {name: tuple(row) for name, row in zip(names, fitted, strict=True)})
     factor = float(np.median(seconds / (workloads.counts @ costs(workloads.work))))
     return GroupCosts(
@@ -194,14 +194,14 @@ def fit_costs(workloads: Workloads, seconds: NDArray[np.float64]) -> GroupCosts:
 def _solve_shared(
     blocks: NDArray[np.float64], begins: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Solve for the costs of all operators together, and for those of a beginning if there is one."""
+    """Solve for the common costs of all operators, and for that of the start if there is one."""
     operators = blocks[:, ~begins].sum(axis=1)
     found = nonnegative(np.hstack([operators, blocks[:, begins].sum(axis=1)]), np.ones(len(blocks)))
     return found[: operators.shape[1]], found[operators.shape[1] :]
 
 
 def _solve_held(blocks: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Solve for all groups at once, with a ridge towards costs that are likely for each."""
+    """Solve for all groups jointly, with a ridge towards their prior costs."""
     n, n_groups, n_amounts = blocks.shape
     columns = blocks.reshape(n, n_groups * n_amounts)
     found = nonnegative(columns, np.ones(n), prior.ravel(), _GROUP_SHRINKAGE)
@@ -239,7 +239,7 @@ def fit_curve(workloads: Workloads, base: Array, seconds: Array) -> CostCurve:
     workloads : Workloads
         Of n workloads with m distinct pieces of work.
     base : ndarray of shape (m,)
-        What the pieces cost by their amounts [s].
+        Costs of the pieces by their amounts [s].
     seconds : ndarray of shape (n,)
         Measured latencies [s].
     """
@@ -252,7 +252,7 @@ def fit_curve(workloads: Workloads, base: Array, seconds: Array) -> CostCurve:
 
 
 def _pieces(costs: Array, knots: Sequence[float]) -> Array:
-    """Return by cost and piece how far the cost goes into the piece; of shape (n_costs, n_pieces)."""
+    """Return the part of every cost in every piece, of shape (n_costs, n_pieces)."""
     begins, ends = np.array(knots), np.array([*knots[1:], np.inf])
     return np.asarray(np.clip(costs[:, None], begins, ends) - begins)
 
@@ -290,7 +290,7 @@ class Residual:
 
 
 def fit_residual(workloads: Workloads, base: Array, seconds: Array) -> Residual:
-    """Learn factors of pieces of work from the time of whole workloads.
+    """Fit factors of pieces of work to the time of whole workloads.
 
     The logarithm of a workload's time is not linear in the logarithms of its pieces, so it is linearised around the
     factors found so far, which gives a Gaussian process observed through sums [1]_, and solved again.
@@ -300,7 +300,7 @@ def fit_residual(workloads: Workloads, base: Array, seconds: Array) -> Residual:
     workloads : Workloads
         Of n workloads with m distinct pieces of work.
     base : ndarray of shape (m,)
-        What the pieces cost by their amounts [s].
+        Costs of the pieces by their amounts [s].
     seconds : ndarray of shape (n,)
         Measured latencies [s].
 
@@ -332,7 +332,7 @@ def fit_residual(workloads: Workloads, base: Array, seconds: Array) -> Residual:
 
 
 def _likeliest(distances: Array, shares: Array, target: Array) -> tuple[str, float, float]:
-    """Choose the kernel, its reach and the noise by their likelihood, the height of the signal integrated out."""
+    """Choose the kernel, its length scale and the noise by likelihood, with the signal variance integrated out."""
     found = {
         (kernel, reach, noise): spectrum.log_likelihood(noise)
         for kernel in KERNELS

@@ -1,4 +1,4 @@
-"""What an ACTS estimator is fitted on and asked about: totals, and the amounts and traits of operators."""
+"""Inputs of an ACTS estimator: totals, and the amounts and traits of operators."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from torch import nn
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import Features, OpSpec, capture_operators, group_of, parts_of, work_of
 
-#: What is counted of every piece of work, in the order of its amounts; the last one is 1 for each.
+#: Names of the amounts of every piece of work; the last one is always 1.
 AMOUNTS = ("outputs", "inputs", "flops", "params", "calls")
 
 #: Traits of an operator, and of a block by its totals.
 N_TRAITS, N_TOTALS = 10, 3
 
-#: Devices compute several channels of a convolution at once, and are as slow where the last of them are missing: FLOPs
-#: count up to the next multiple of the first number. How full multiples of the second are is a trait, since wide units
-#: fall back to narrow ones in different ways.
+#: Devices process several channels of a convolution at once and are equally slow for partial blocks: FLOPs are rounded
+#: up to a multiple of the first number of channels. The utilisation of multiples of the second is a trait, since wide
+#: units fall back to narrow ones in different ways.
 _LANES, _WIDE_LANES = 8, 16
 
-#: Group of work whose operators are not known: whole blocks by their ACTS, INP and FLOPs.
+#: Group of work with unknown operators: whole blocks by ACTS, INP and FLOPs.
 WHOLE = "block"
 
 #: Group of operators of a kind that has no feature function.
 OTHER = "other"
 
-#: Group of what a workload takes once, however much is in it: a block that is timed alone begins with cold caches.
+#: Group of the fixed cost of a workload: a block that is timed alone starts with cold caches.
 START = "start"
 
 _EXPECTED = "an (n, 3) array of ACTS, INP and FLOPs, or a list of (module, input_shape)"
@@ -63,11 +63,11 @@ def describe_work(op: OpSpec) -> tuple[Work, Features, bool]:
     Returns
     -------
     work : Work
-        What its cost may depend on.
+        Properties that determine its cost.
     features : Features
         Its counts.
     counted : bool
-        Whether its kind has a feature function. One that has none is costed by the elements that it reads.
+        Whether its kind has a feature function. Otherwise, its cost is based on the elements that it reads.
     """
     features, counted = work_of(op)
     flops = features.flops * (_padding(op, _LANES) if counted else 1)
@@ -77,19 +77,19 @@ def describe_work(op: OpSpec) -> tuple[Work, Features, bool]:
 
 
 def describe_totals(acts: float, inp: float, flops: float) -> Work:
-    """Describe a block by its totals alone."""
+    """Describe a block by its totals."""
     traits = tuple(map(math.log1p, (acts, inp, flops)))
     return Work(WHOLE, (float(acts), float(inp), float(flops), 0.0, 1.0), traits)
 
 
 def start_of_workload() -> Work:
-    """Describe the beginning of a workload."""
+    """Describe the start of a workload."""
     return Work(START, (0.0,) * (len(AMOUNTS) - 1) + (1.0,), (0.0,) * N_TRAITS)
 
 
 def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:
     """Return logarithms of sizes and of the work's form: window, depth, width, rows, stride, how full the lanes are."""
-    # A tensor without dimensions is one number.
+    # A tensor without dimensions has one element.
     shape = (op.input_shapes[0] if op.input_shapes else ()) or (1,)
     groups = op.get("groups", 1)
     channels = shape[1] if len(shape) > 2 else shape[-1]
@@ -104,9 +104,9 @@ def _traits(op: OpSpec, features: Features) -> tuple[float, ...]:
 
 
 def _padding(op: OpSpec, lanes: int) -> float:
-    """Return by what factor a convolution grows whose channels are filled up to multiples of the lanes; at least 1.
+    """Return the growth of a convolution with channels padded to multiples of the lanes; at least 1.
 
-    In a depthwise convolution the lanes are those of all channels, since no two of them are multiplied.
+    In a depthwise convolution, the lanes span all channels, since channels are not combined.
     """
     if not op.kind.startswith("conv"):
         return 1.0
@@ -135,7 +135,7 @@ class Workloads:
     Parameters
     ----------
     totals : ndarray of shape (n_workloads, 3)
-        ACTS, INP and FLOPs; floating-point operations, two a multiply-add, where they were counted here.
+        ACTS, INP and FLOPs; floating-point operations, two per multiply-add, if counted here.
     work : tuple of Work
         The distinct pieces of work.
     counts : ndarray of shape (n_workloads, n_work)
@@ -143,7 +143,7 @@ class Workloads:
     operators : bool
         Whether the pieces are operators; otherwise each is a workload by its totals.
     uncounted : tuple of tuple of str
-        By workload, the kinds of operators in it that have no feature function.
+        Kinds of operators without a feature function, by workload.
     """
 
     totals: NDArray[np.float64]
@@ -153,7 +153,7 @@ class Workloads:
     uncounted: tuple[tuple[str, ...], ...]
 
     def __len__(self) -> int:
-        """Return how many workloads there are."""
+        """Return the number of workloads."""
         return len(self.totals)
 
     def take(self, rows: NDArray[np.intp]) -> Workloads:
@@ -169,31 +169,31 @@ class Workloads:
         )
 
     def mixtures(self) -> list[frozenset[str]]:
-        """Return by workload the groups of operators in it: workloads of one mixture are of one kind."""
+        """Return the set of operator groups of each workload, used to stratify workloads."""
         groups = np.array([piece.group for piece in self.work])
         return [frozenset(groups[row > 0].tolist()) for row in self.counts]
 
     def varied(self) -> bool:
-        """Whether some workloads have more pieces than others, so that their beginning can be found besides."""
+        """Whether the number of pieces varies, so that the cost of the start can be determined."""
         pieces = self.counts.sum(axis=1)
         return self.operators and bool(pieces.max() > pieces.min())
 
     def with_start(self) -> Workloads:
-        """Return the same workloads, each with a beginning."""
+        """Return the same workloads, each with a start."""
         counts = np.column_stack([self.counts, np.ones(len(self))])
         return replace(self, work=(*self.work, start_of_workload()), counts=counts)
 
     def as_totals(self) -> Workloads:
-        """Return the same workloads by their totals alone."""
+        """Return the same workloads described by their totals."""
         return _of_totals(self.totals) if self.operators else self
 
 
-#: What an estimator takes: an array of ACTS, INP and FLOPs, modules with input shapes, or operators.
+#: Input of an estimator: an array of ACTS, INP and FLOPs, modules with input shapes, or operators.
 WorkloadSource = ArrayLike | Sequence[tuple[nn.Module, Sequence[int]]] | Sequence[Sequence[OpSpec]] | Workloads
 
 
 def workloads_of(source: Any) -> Workloads:
-    """Read what an estimator was given.
+    """Convert the input of an estimator to workloads.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def workloads_of(source: Any) -> Workloads:
     Raises
     ------
     InvalidValueError
-        If it is none of them, or the input of a module does not fit.
+        If it is of another type, or the input of a module does not match.
     """
     if isinstance(source, Workloads):
         return source

@@ -1,4 +1,4 @@
-"""Transfer: a new device from a handful of networks, with the help of devices that are known."""
+"""Transfer: adaptation to a new device with a few measured networks, using known devices."""
 
 import lazy_loader
 

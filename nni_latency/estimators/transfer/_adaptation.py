@@ -1,4 +1,4 @@
-"""From known devices to a new one: what is learned before, what its measurements say, and how far that is off."""
+"""Adaptation from known devices to a new one: prior, posterior and calibration of errors."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from nni_latency.estimators.transfer._inputs import check_units
 from nni_latency.estimators.transfer._known import CONSTANT, Expectation, Observations, student_weights, weight_prior
 from nni_latency.estimators.transfer._population import Population, learn_population
 
-#: Turns of finding variances and the reliability of each measurement.
+#: Iterations of estimating variances and the reliability of each measurement.
 _TURNS = 3
 
-#: A measurement whose error seems to have this many times the usual variance makes for a second start.
+#: Relative error variance of a measurement that triggers a second start.
 _DOUBTFUL = 1.5
 
-#: Steps towards the likeliest variances in each turn but the first.
+#: Optimiser steps for the variances in each iteration but the first.
 _STEPS = 12
 
-#: Hypotheses that are less probable than this are left out.
+#: Minimum probability of a hypothesis.
 _NEGLIGIBLE = 1e-3
 
-#: Networks that a known device is adapted with, and others that show how far it is off.
+#: Numbers of networks to adapt a known device with, and to evaluate it on.
 _ADAPTED, _HELD_OUT = 10, 200
 
-#: Quantiles of the errors that are kept.
+#: Number of stored quantiles of the errors.
 _LEVELS = 201
 
-#: With fewer known devices than this, errors are taken to be normal.
+#: With fewer known devices, errors are assumed to be normal.
 _FEWEST_DEVICES = 3
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A new device: mean and covariance of its coefficients under all hypotheses together.
+    """A new device: mean and covariance of its coefficients, averaged over all hypotheses.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Adaptation:
     probabilities : ndarray of shape (n_devices + 2,)
         Of the hypotheses: like each known device, like their mean, like none.
     weights : ndarray of shape (n,)
-        By measurement, how much larger than usual the variance of its error is taken to be.
+        Relative error variance of every measurement.
     """
 
     unit: float
@@ -80,7 +80,7 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class _Belief:
-    """What one hypothesis makes of the measurements."""
+    """Posterior of one hypothesis."""
 
     evidence: float
     logs: NDArray[np.float64]
@@ -90,7 +90,7 @@ class _Belief:
 def adapt(
     population: Population, features: NDArray[np.float64], latencies: NDArray[np.float64], resolution: float = 0.0
 ) -> Adaptation:
-    """Adapt to a new device: every hypothesis with its likeliest variances, weighted by how likely it is.
+    """Adapt to a new device: all hypotheses with maximum-likelihood variances, weighted by probability.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def adapt(
     features : ndarray of shape (n, n_features)
         Centred features of the measured networks.
     latencies : ndarray of shape (n,)
-        What they took [s].
+        Measured latencies [s].
     resolution : float, default=0.0
         Step to which the latencies were rounded [s].
     """
@@ -138,9 +138,9 @@ def adapt(
 def _believe(
     population: Population, features: NDArray[np.float64], values: NDArray[np.float64], floor: float, place: int
 ) -> _Belief:
-    """Find the likeliest variances and weights, from two starts: all measurements are good; or those that fit are.
+    """Find the likeliest variances and weights from two starts: with all measurements, or without outliers.
 
-    One measurement that is far off can make all of them look noisy, so that nothing seems far off any more.
+    A single outlier can inflate the noise estimate so much that it is no longer detected.
     """
     parts = population.parts(features, place)
     good = Observations(parts, values, np.ones(len(values)), floor)
@@ -155,7 +155,7 @@ def _believe(
 
 
 def _settle(observed: Observations, expected: Expectation) -> _Belief:
-    """Find variances and weights in turns."""
+    """Alternate between variances and weights."""
     logs, evidence = observed.likeliest(expected)
     for _ in range(_TURNS):
         observed = replace(observed, weights=student_weights(observed.surprise(logs)))
@@ -183,9 +183,9 @@ def error_quantiles(
 ) -> NDArray[np.float64]:
     """Return quantiles, evenly spaced from 0 to 1, of errors over their expected standard deviation, (n_levels,).
 
-    Every known device is taken for a new one in turn: the others adapt to it with a few of its networks, drawn at
-    random, and the errors of others of its networks are compared with what was expected of them. Measurements have
-    outliers, and a few cannot tell how noisy the rest is, so the errors are larger than normal ones.
+    Every known device is treated as new in turn: the others adapt to a few random networks of it, and the errors on its
+    other networks are compared with their expected standard deviation. Because of outliers and few measurements, the
+    errors are larger than normal ones.
     """
     errors = []
     for place, values in enumerate(latencies):
@@ -200,29 +200,29 @@ def error_quantiles(
 
 
 def pooled(errors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return quantiles of the errors of all devices together, each device counting the same."""
+    """Return quantiles of the errors of all devices, with equal weight per device."""
     return np.quantile(np.concatenate(errors), np.linspace(0, 1, _LEVELS))
 
 
 def half_normal() -> NDArray[np.float64]:
-    """Return the same for normal errors."""
+    """Return the quantiles of absolute normal errors."""
     return np.asarray(scipy.stats.norm.ppf(0.5 + np.linspace(0, 1, _LEVELS) / 2.004), dtype=np.float64)
 
 
 class FewSourcesWarning(LatencyWarning):
-    """Issued when there is one known device alone, so that nothing is known about how devices differ."""
+    """Issued for a single known device, which contains no information on how devices differ."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What is known before a new device is measured.
+    """Prior knowledge before a new device is measured.
 
     Parameters
     ----------
     population : Population
-        The known devices, and what is expected of a new one.
+        Known devices, and the prior of a new one.
     indices : ndarray of int of shape (n, n_labels)
-        Networks that the known devices were measured on.
+        Networks measured on the known devices.
     errors : ndarray of shape (n_levels,)
         Quantiles of errors over their expected standard deviation.
     """
@@ -241,27 +241,27 @@ def learn(
     check: bool,
     least_noise: float = 0.0,
 ) -> Learned:
-    """Learn known devices from latencies that are checked by row.
+    """Fit known devices to validated latencies.
 
     Parameters
     ----------
     encoding : Encoding
         The space.
     indices : ndarray of int of shape (n, n_labels)
-        Networks that the known devices were measured on.
+        Networks measured on the known devices.
     series : mapping of str to ndarray of shape (n,)
-        By device, what they took [s].
+        Latencies by device [s].
     seed : int
-        Seed of what is drawn.
+        Random seed.
     check : bool
-        Whether to refuse series of another unit than the others.
+        Whether to reject series that differ in unit.
     least_noise : float, default=0.0
-        Least noise that is expected of a new device's measurements, as a share of its typical network.
+        Lower bound of the expected noise of a new device, as a share of its typical network.
 
     Raises
     ------
     InvalidValueError
-        If one series is of another unit than the others.
+        If a series is in another unit than the others.
     """
     if check:
         check_units(series)

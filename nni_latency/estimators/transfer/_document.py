@@ -1,4 +1,4 @@
-"""The file of a transfer: versioned JSON, checked by pydantic. The new device is fitted anew when it is read."""
+"""File of a transfer estimator: versioned JSON, validated by pydantic. Loading refits the new device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Settings = tuple[float, bool, int]
 
 @dataclass(frozen=True)
 class State:
-    """Everything that makes an estimator.
+    """State of an estimator.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class State:
     measured : ndarray of int of shape (n, n_labels)
         Networks measured on the new device, if any.
     latencies : ndarray of shape (n,)
-        What they took [s].
+        Measured latencies [s].
     """
 
     settings: Settings
@@ -126,7 +126,7 @@ def read_transfer(path: str | Path) -> State:
     Raises
     ------
     FileFormatError
-        If the file is absent, truncated, altered, of another kind or of another version.
+        If the file is missing, truncated, modified, or of another type or version.
     """
     return TRANSFER.load(path, _state)
 

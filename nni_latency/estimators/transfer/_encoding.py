@@ -1,4 +1,4 @@
-"""How the architectures of a space become numbers, layer by layer or as cells, and the encoding of a given space."""
+"""Encodings of architectures as features, by layer or as cells."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from nni_latency.operators import OpSpec, form_of, parts_of, work_of
 from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference, measure_plan_of
 from nni_latency.units import number_of
 
-#: Architectures from which centre and scale of the features are taken, where a space is too large to list.
+#: Number of architectures to estimate centre and scale of the features if a space is too large to enumerate.
 _SAMPLE = 2048
 
-#: Operators of an edge as the benchmark's strings name them, in the order of their indices.
+#: Operators of an edge by the names in the benchmark's strings, in the order of their indices.
 _CELL_OPERATORS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 
 #: Edges in the order of the strings: from which node to which.
@@ -36,7 +36,7 @@ _CELL_LENGTHS = ((0, 1, 1, 1, 1), (0, 0, 1, 1, 0), (0, 0, 0, 1, 0), (0, 0, 1, 1,
 
 _CELL_TERM = re.compile(r"(?P<op>\w+)~(?P<node>\d)")
 
-#: What may make an operator slow, each with its columns among `_amounts`; what one device is short of, another has.
+#: Possible bottlenecks of an operator, with their columns in `_amounts`; they differ between devices.
 _CAUSES = {
     "work": (0, 1, 2),
     "grouped work": (2,),
@@ -50,20 +50,20 @@ _CAUSES = {
 #: Columns among `_amounts` of the multiply-adds of convolutions by form; all others are in the first.
 _WORK_COLUMNS = {"depthwise": 1, "grouped": 2}
 
-#: Over how many natural logarithms of amounts the cost of an operator changes smoothly.
+#: Length scale of the cost of an operator, in natural logarithms of amounts.
 _SMOOTHNESS = 1.5
 
 _CONVOLUTIONS = ("conv2d", "linear")
 
-#: Name of the space of cells that needs no object.
+#: Name of the predefined space of cells.
 CELLS = "nasbench201"
 
 
 class Encoding(ABC):
-    """What a space looks like to a regression: features of its architectures, and covariances of their weights.
+    """Regression features of a space: features of its architectures, and prior covariances of their weights.
 
-    Immutable. Features are centred over the space. Each part is one idea of what costs may have in common, as a
-    covariance of the features' weights, scaled so that the cost that it gives has a variance of one over the space.
+    Immutable. Features are centred over the space. Each part models one kind of shared cost as a covariance of the
+    features' weights, scaled such that the resulting cost has unit variance over the space.
     """
 
     #: Whether the cost is a sum over layers, so that it can be written as a table.
@@ -76,7 +76,7 @@ class Encoding(ABC):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of what the space chooses, in order."""
+        """Labels of the space, in order."""
         return tuple(self.choices)
 
     @property
@@ -124,13 +124,13 @@ class Encoding(ABC):
         return self._checked(array.astype(np.int64))
 
     def draw(self, count: int, seed: int) -> NDArray[np.int64]:
-        """Draw architectures, every choice as likely as any other, (count, n_labels)."""
+        """Draw architectures with uniform choices, (count, n_labels)."""
         generator = np.random.default_rng(seed)
         return np.stack([generator.integers(0, size, count) for size in self.sizes], axis=1)
 
     @cached_property
     def parts(self) -> dict[str, NDArray[np.float64]]:
-        """Covariances by name, scaled; those under which every architecture costs the same are left out."""
+        """Scaled covariances by name, without those under which all architectures cost the same."""
         sample = self.features(self._sample)
         moment = sample.T @ sample / len(sample)
         scales = {name: float((part * moment).sum()) for name, part in self.raw_parts().items()}
@@ -177,7 +177,7 @@ class Encoding(ABC):
 
 
 def one_hot(indices: NDArray[np.int64], sizes: Sequence[int]) -> NDArray[np.float64]:
-    """Return a column for every choice of every label, (n, sum of sizes), one where it was taken."""
+    """Return the one-hot encoding of all choices, (n, sum of sizes)."""
     encoded = np.zeros((len(indices), sum(sizes)))
     starts = np.cumsum([0, *sizes[:-1]])
     for start, chosen in zip(starts, indices.T, strict=True):
@@ -192,9 +192,9 @@ def _listed(labels: Sequence[str]) -> str:
 class CellEncoding(Encoding):
     """A cell of four nodes and six edges with five operators each [1]_.
 
-    Features are how often each operator stands in the cell, which one stands on each edge, and the same for what is
-    left of the cell without edges that no path from input to output takes, for a compiler removes these; and how long
-    the longest path is. The cost of most devices is a matter of the counts; the rest is there for the others.
+    Features are the count of each operator in the cell, the operator of each edge, both again without edges on no path
+    from input to output, which a compiler removes, and the length of the longest path. On most devices, the counts
+    determine the cost; the other features cover the rest.
 
     Parameters
     ----------
@@ -263,18 +263,18 @@ class CellEncoding(Encoding):
 
 
 def plain_name(name: str) -> str:
-    """Return the benchmark's own name of an operator."""
+    """Return the benchmark's name of an operator."""
     return _OTHER_NAMES.get(name, name)
 
 
 def is_cell(choices: Mapping[str, Sequence[Any]]) -> bool:
-    """Tell whether labels and choices are those of a cell of NAS-Bench-201."""
+    """Return whether labels and choices are those of a cell of NAS-Bench-201."""
     rows = [{plain_name(str(name)) for name in row} for row in choices.values()]
     return len(rows) == len(_CELL_EDGES) and all(row == set(_CELL_OPERATORS) for row in rows)
 
 
 def _alive(ops: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell for every edge whether a path from input to output takes it, (n, 6)."""
+    """Return whether each edge lies on a path from input to output, (n, 6)."""
     fed, used = np.zeros((len(ops), 4), dtype=bool), np.zeros((len(ops), 4), dtype=bool)
     fed[:, 0], used[:, 3] = True, True
     for edge, (start, end) in enumerate(_CELL_EDGES):
@@ -332,7 +332,7 @@ class EncodedLayer:
 
 @dataclass(frozen=True)
 class LayeredSpace:
-    """The layers of a space, and which space it is.
+    """Layers of a space, and the reference to the space.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ class LayeredSpace:
 
     @classmethod
     def of_plan(cls, plan: MeasurePlan) -> LayeredSpace:
-        """Take over the layers of a plan."""
+        """Create the layers from a plan."""
         layers = (
             EncodedLayer(
                 layer.name,
@@ -365,7 +365,7 @@ class LayeredSpace:
 
     @classmethod
     def of_table(cls, table: LookupTable) -> LayeredSpace:
-        """Take over the layers of a table; those with all operators keep them."""
+        """Create the layers from a table; operators are kept for layers where all are known."""
         table.check_layers("A transfer")
         layers = []
         for layer in table.layers:
@@ -377,21 +377,21 @@ class LayeredSpace:
 
     @classmethod
     def of_choices(cls, choices: Mapping[str, Sequence[Any]], reference: SpaceReference | None = None) -> LayeredSpace:
-        """Take labels with their choices, of which nothing else is known."""
+        """Create the layers from labels with their choices, without operators."""
         layers = (EncodedLayer(str(label), tuple(map(str, values))) for label, values in choices.items())
         return cls(reference or SpaceReference("unknown"), (1,), tuple(layers))
 
     @property
     def searched(self) -> tuple[EncodedLayer, ...]:
-        """The layers that the space chooses, in order."""
+        """The searched layers, in order."""
         return tuple(layer for layer in self.layers if layer.searched)
 
 
 class LayerEncoding(Encoding):
     """Networks whose cost is a sum over layers: one feature for every candidate of every layer.
 
-    Candidates cost alike where their operators do the same amount of something, are of similar size in all respects,
-    or have the same name; and each has a separate cost. Identities are similar only in their name.
+    Candidates have correlated costs if their operators have the same amount of some work, are of similar size in all
+    respects, or share a name; in addition, each has an individual cost. Identities are only similar by name.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ class LayerEncoding(Encoding):
         return np.concatenate([np.full(size, 1.0 / size) for size in self.sizes])
 
     def raw_parts(self) -> dict[str, NDArray[np.float64]]:
-        """Return what candidates may have in common."""
+        """Return the prior covariances of candidates."""
         layers = np.repeat(np.arange(len(self.sizes)), self.sizes)
         names = np.array([name for values in self.choices.values() for name in values])
         same_layer = (layers[:, None] == layers).astype(np.float64)
@@ -432,13 +432,13 @@ class LayerEncoding(Encoding):
             parts["layer"] = same_layer * np.outer(busy, busy)
         parts["choice"] = (names[:, None] == names).astype(np.float64)
         parts["own"] = np.eye(len(names))
-        # Only differences within a layer can be seen, so only they have a prior.
+        # Only differences within a layer are observable, so only they have a prior.
         centring = np.eye(len(names)) - same_layer / np.repeat(self.sizes, self.sizes)
         return {name: centring @ part @ centring for name, part in parts.items()}
 
     @cached_property
     def _amounts(self) -> NDArray[np.float64] | None:
-        """Amounts of every candidate by column, each a multiple of its mean; None where operators are not known."""
+        """Amounts of every candidate by column, relative to the mean; None for unknown operators."""
         if any(layer.ops is None for layer in self.space.searched):
             return None
         stacked = np.array([_amounts(op) for layer in self.space.searched for op in layer.ops or (None,)])
@@ -447,7 +447,7 @@ class LayerEncoding(Encoding):
 
 
 def _amounts(op: OpSpec | None) -> list[float]:
-    """Count what may cost time: dense, depthwise and grouped multiply-adds, traffic, parameters, operators run."""
+    """Count cost drivers: dense, depthwise and grouped multiply-adds, traffic, parameters, number of operators."""
     row = [0.0] * 10
     for part in [] if op is None else parts_of(op):
         found, _ = work_of(part)
@@ -471,7 +471,7 @@ def encoding_of(space: Any, architectures: Any = None) -> Encoding:
     ----------
     space : object
         An `Encoding`; a model space with a measure plan, a plan or a table; NNI labels with their choices, as a mapping
-        or a model space; ``"nasbench201"``; or None for what the architectures look like.
+        or a model space; ``"nasbench201"``; or None to infer it from the architectures.
     architectures : array-like, optional
         For a `space` of None: strings are cells of NAS-Bench-201, columns of ints are layers with choices up to the
         highest index.
@@ -479,7 +479,7 @@ def encoding_of(space: Any, architectures: Any = None) -> Encoding:
     Raises
     ------
     InvalidValueError
-        If it is none of these.
+        If the space is of another type.
     """
     if isinstance(space, Encoding):
         return space

@@ -1,4 +1,4 @@
-"""Latencies and architectures given by a user: CSV files, and checks whose errors name the row."""
+"""Latencies and architectures from users: CSV files, and validation with errors that name the row."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from nni_latency.errors import InvalidValueError, MismatchError, listed
 from nni_latency.tables import LookupTable
 from nni_latency.units import format_seconds, number_of, whole_number
 
-#: By what factor devices, or networks of one device, may differ before another unit is the likelier reason.
+#: Largest plausible factor between devices, or between networks of one device; beyond it, units probably differ.
 _LARGEST_RATIO = 200.0
 
 #: Factors between seconds, milliseconds, microseconds and nanoseconds.
 _UNIT_FACTORS = (1e3, 1e6, 1e9)
 
-#: Rounding finer than this share of a latency does not matter.
+#: Relative rounding step that is negligible.
 _NOTICEABLE = 1e-3
 
-#: Column that says which network a row is about.
+#: Column with the network of a row.
 INDEX = "index"
 
 #: Units of latencies in files, in seconds.
@@ -38,16 +38,16 @@ def check_series(name: str, latencies: Any, count: int) -> NDArray[np.float64]:
     Parameters
     ----------
     name : str
-        Of the device, for messages.
+        Name of the device, for messages.
     latencies : array-like of shape (count,)
         In seconds.
     count : int
-        Architectures that they belong to.
+        Number of architectures.
 
     Raises
     ------
     InvalidValueError
-        If they are not as many, not numbers, not finite or not positive, or in different units.
+        If the lengths differ, or latencies are not numbers, not finite, not positive, or in different units.
     """
     try:
         values = np.asarray(latencies, dtype=np.float64)
@@ -73,7 +73,7 @@ def check_series(name: str, latencies: Any, count: int) -> NDArray[np.float64]:
 
 
 def check_units(series: Mapping[str, NDArray[np.float64]]) -> None:
-    """Raise `InvalidValueError` if one device's latencies are in another unit than the others'."""
+    """Raise `InvalidValueError` if the latencies of a device are in another unit than the others."""
     typical = {name: float(np.median(values)) for name, values in series.items()}
     for name, value in typical.items():
         others = [other for key, other in typical.items() if key != name]
@@ -82,7 +82,7 @@ def check_units(series: Mapping[str, NDArray[np.float64]]) -> None:
 
 
 def check_unit(name: str, value: float, usual: float, whose: str) -> None:
-    """Raise `InvalidValueError` if a latency is so far from the usual that another unit is the likelier reason."""
+    """Raise `InvalidValueError` if a latency deviates so far that it is probably in another unit."""
     ratio = max(value / usual, usual / value)
     if ratio < _LARGEST_RATIO:
         return
@@ -117,7 +117,7 @@ def check_same_space(tables: Mapping[str, LookupTable], metric: str) -> None:
 
 
 def _check_one_unit(name: str, values: NDArray[np.float64]) -> None:
-    """Raise if some rows are in a larger unit than the others; far too small ones are outliers, and left to the fit."""
+    """Raise if some rows are in a larger unit than the others; too small values are outliers handled by the fit."""
     usual = float(np.median(values))
     rows = np.flatnonzero(values > _LARGEST_RATIO * usual)
     if len(rows):
@@ -129,7 +129,7 @@ def _check_one_unit(name: str, values: NDArray[np.float64]) -> None:
 
 
 def resolution_of(latencies: NDArray[np.float64]) -> float:
-    """Return the step [s] to which latencies were rounded, such as whole milliseconds; 0 if it cannot be seen.
+    """Return the rounding step of latencies [s], such as whole milliseconds; 0 if none is detected.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class CsvColumns:
     path : Path
         The file.
     index : tuple of str
-        By row, which network it is about; the number of the row where the file has no column of that name.
+        Network of each row; the row number if the file has no such column.
     columns : mapping of str to tuple of str
         All other columns.
     """
@@ -212,7 +212,7 @@ def architectures_of(content: CsvColumns, labels: Sequence[str] | None = None) -
     Raises
     ------
     InvalidValueError
-        If a label is missing, or there are columns that are none.
+        If a label is missing, or there are extra columns.
     """
     if len(content.columns) == 1 and (labels is None or not set(labels) <= set(content.columns)):
         (values,) = content.columns.values()
@@ -237,18 +237,18 @@ def architectures_of(content: CsvColumns, labels: Sequence[str] | None = None) -
 def latencies_of(
     content: CsvColumns, index: Sequence[str], unit: str, devices: Sequence[str] = ()
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the latencies of a file [s] by device, in the order of `index`; NaN for a network that it has not.
+    """Return the latencies of a file [s] by device, in the order of `index`; NaN for missing networks.
 
     Parameters
     ----------
     content : CsvColumns
         The file.
     index : sequence of str
-        Networks that are wanted.
+        Networks to return.
     unit : str
         Unit of the numbers, of `UNITS`.
     devices : sequence of str, optional
-        Columns that are wanted; by default all.
+        Columns to return; by default all.
 
     Raises
     ------

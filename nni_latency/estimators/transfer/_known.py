@@ -1,4 +1,4 @@
-"""`KnownDevice`: a device fitted to the latencies of many networks by Gaussian processes of several parts."""
+"""`KnownDevice`: a device fitted to the latencies of many networks by Gaussian processes with several parts."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from nni_latency.documents import RECORD, InFile, Vector
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.regression import Posterior, deviation
 
-#: Networks from which the variances of the parts are found; the weights then come from all.
+#: Number of networks to estimate the variances of the parts; the weights are fitted to all.
 _SUBSET = 192
 
-#: Turns of finding weights and the reliability of each measurement.
+#: Iterations of estimating weights and the reliability of each measurement.
 _TURNS = 6
 
-#: Costs further from the typical one than these factors tell nothing about the variances.
+#: Costs outside these factors of the typical one are excluded from the variance estimate.
 _PLAUSIBLE = (0.1, 3.0)
 
-#: Least noise, as a share of the typical network: some series are sums of parts and have none.
+#: Lower bound of the noise, as a share of the typical network: some series are sums of parts without noise.
 LEAST_NOISE = 1e-3
 
-#: Variance of the constant, in units of the typical network: its cost is known to about a third.
+#: Prior variance of the constant, in units of the typical network: about a third.
 CONSTANT = 0.1
 
 #: Bounds of the logarithms of variances, in units of the typical network.
 _BOUNDS = (-18.0, 4.0)
 
-#: Degrees of freedom of the errors of measurements: few, because some are far off.
+#: Degrees of freedom of the measurement errors: few, because of outliers.
 FREEDOM = 4.0
 
 _JITTER = 1e-10
 
 
 def _nothing(_: object) -> None:
-    """Leave out of a file what it does not hold."""
+    """Return None for fields that a file does not contain."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def learn_device(
     latencies: NDArray[np.float64],
     generator: np.random.Generator,
 ) -> KnownDevice:
-    """Fit a device: the variances of the parts by marginal likelihood, the weights so that outliers count little.
+    """Fit a device: variances of the parts by marginal likelihood, weights by a robust fit.
 
     Parameters
     ----------
@@ -92,16 +92,16 @@ def learn_device(
     features : ndarray of shape (n, n_features)
         Centred features of the networks.
     latencies : ndarray of shape (n,)
-        What they took [s].
+        Measured latencies [s].
     generator : Generator
-        Draws the networks from which the variances are found.
+        Draws the networks for the variance estimate.
     """
     unit = float(np.median(latencies))
     values = latencies / unit
     prior = _prior(encoding, features, values, generator)
     n_features = features.shape[1]
     extended = np.hstack([features, np.ones((len(features), 1))])
-    # The mean over the space is about the typical latency, but it is not held to it.
+    # The mean over the space is close to the typical latency, but not fixed to it.
     whole = np.zeros((n_features + 1, n_features + 1))
     whole[:-1, :-1], whole[-1, -1] = prior, 10.0
     weights, noise = np.ones(len(values)), 0.05
@@ -110,7 +110,7 @@ def learn_device(
         covariance = _solve(np.eye(n_features + 1) + whole @ precision, whole)
         found = covariance @ ((extended.T * weights) @ values) / noise**2
         errors = values - extended @ found
-        # What the fit has bent itself to does not show in the errors any more.
+        # Correct for the effective degrees of freedom of the fit.
         freedom = 1.0 - min(0.9, float((covariance * precision).sum()) / len(values))
         noise = max(LEAST_NOISE * 0.1, deviation(errors) / freedom**0.5)
         weights = (FREEDOM + 1) / (FREEDOM + (errors / noise) ** 2)
@@ -177,9 +177,9 @@ class Observations:
     values : ndarray of shape (n,)
         Their costs, less one.
     weights : ndarray of shape (n,)
-        Factor on the variance of each one's noise; 1 for a measurement as good as any.
+        Factor on the noise variance of each network; 1 for a regular measurement.
     floor : float, default=0.0
-        Variance that no measurement is free of, such as that of rounding.
+        Variance of all measurements, such as that of rounding.
     """
 
     parts: NDArray[np.float64]
@@ -188,7 +188,7 @@ class Observations:
     floor: float = 0.0
 
     def posterior(self, logs: NDArray[np.float64]) -> Posterior:
-        """Return the measured values as observed under these log variances."""
+        """Return the posterior of the measured values under these log variances."""
         return Posterior(self.covariance(logs), self.values)
 
     def covariance(self, logs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -229,7 +229,7 @@ class Observations:
         return np.asarray(found.x, dtype=np.float64), -float(found.fun)
 
     def surprise(self, logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the squared leave-one-out residual of each value, in variances of a usual one, (n,)."""
+        """Return the squared leave-one-out residual of each value, in variances of a regular one, (n,)."""
         off, spread = self.posterior(logs).left_out()
         usual = spread + np.exp(logs[-1]) * (1.0 - self.weights)
         surprise: NDArray[np.float64] = off**2 / np.maximum(usual, _JITTER)

@@ -1,4 +1,4 @@
-"""`Population`: how devices differ, learned from known ones, and which networks of a new one to measure."""
+"""`Population`: differences between known devices, and the choice of networks to measure on a new one."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from nni_latency.estimators.transfer._known import (
     student_weights,
 )
 
-#: Networks of the device left out, from which its variances are found.
+#: Number of networks of the held-out device for its variance estimate.
 _NETWORKS = 64
 
-#: Known devices that are tried as the one that the device left out is like; those that look best.
+#: Number of best-matching known devices to try as the one similar to the held-out device.
 _TRIED = 3
 
-#: Before anything is learned: standard deviations of the parts, in units of the typical network. A device is like
-#: another one up to a factor on what networks differ by; mixes a little of all others in; deviates; is measured.
+#: Initial standard deviations of the parts, in units of the typical network: factor on a similar device, mix of all
+#: others, deviations, and measurement noise.
 _LIKE, _MIXED, _DEVIATION, _ALONE, _NOISE = 0.7, 0.1, 0.01, 0.05, 0.02
 
-#: How many natural logarithms these variances may be off before anything is learned, and at least after it.
+#: Initial uncertainty of these variances in natural logarithms, and its lower bound after fitting.
 _VAGUE, _LEAST, _FACTOR_SPREAD = 2.0, 1.0, 1.5
 
-#: A near twin deviates this many times less, and how many natural logarithms its variances may be off.
+#: Factor by which a near twin deviates less, and the uncertainty of its variances in natural logarithms.
 _TWIN, _TWIN_SPREAD = 4.0, 0.7
 
-#: Quantiles of the noises of known devices that are taken for that of a new one when networks are chosen.
+#: Quantiles of the noise of known devices, used for a new one when networks are chosen.
 _NOISES = (0.5, 0.9)
 
-#: No measurement is taken to be better than this.
+#: Lower bound of the measurement noise.
 _LEAST_NOISE = 0.003
 
 #: Weight of a device unlike all known ones when networks are chosen.
 _NOVEL = 0.15
 
-#: Networks that are considered; of a larger pool as many are drawn.
+#: Largest number of candidates; a larger pool is subsampled.
 _CANDIDATES = 4096
 
-#: Share of the variance that may be left out of sight.
+#: Share of the variance that may be discarded.
 _NEGLIGIBLE = 1e-4
 
-#: Rounds in which every network chosen may be exchanged for a better one.
+#: Rounds of exchanging chosen networks for better ones.
 _EXCHANGES = 3
 
 
@@ -59,8 +59,8 @@ _EXCHANGES = 3
 class Population:
     """Known devices, and the priors of a new one.
 
-    There is a hypothesis for every known device: the new one is like it, up to a factor, a mix of all others and
-    further deviations. One more takes the mean of all for the device that it is like, and the last one none at all.
+    There is a hypothesis for every known device: the new one is similar to it, up to a factor, a mix of all others and
+    further deviations. One more assumes similarity to the mean of all, and the last one to none.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Population:
     devices : tuple of KnownDevice
         At least one.
     similar_prior, novel_prior : Expectation
-        Priors of the log variances of a device like a known one, and of one unlike all: factor, mix, parts, noise.
+        Priors of the log variances of a device similar to a known one, and of a novel one: factor, mix, parts, noise.
     noises : tuple of float
         Standard deviations of the known devices' measurements, as shares of their typical network.
     """
@@ -93,11 +93,11 @@ class Population:
 
     @property
     def hypotheses(self) -> tuple[str, ...]:
-        """What the new device may be like: the names of the known ones, their mean, none of them."""
+        """Names of the hypotheses: the known devices, their mean, none of them."""
         return (*(device.name for device in self.devices), "their mean", "none of them")
 
     def expectations(self, hypothesis: int) -> tuple[Expectation, ...]:
-        """Return priors of the log variances: the usual one; of one like a known device, also a near twin."""
+        """Return the priors of the log variances: the general one and, for a known device, that of a near twin."""
         if hypothesis == len(self.devices) + 1:
             return (self.novel_prior,)
         centre, spread = self.similar_prior.centre.copy(), self.similar_prior.spread.copy()
@@ -131,7 +131,7 @@ class Population:
 
     @property
     def design_noises(self) -> list[float]:
-        """Standard deviations of measurements to be prepared for, as shares of the typical network."""
+        """Assumed standard deviations of measurements, as shares of the typical network."""
         return [max(_LEAST_NOISE, float(noise)) for noise in np.quantile(self.noises, _NOISES)]
 
 
@@ -142,23 +142,23 @@ def learn_population(
     seed: int,
     least_noise: float = 0.0,
 ) -> Population:
-    """Learn the known devices, and the priors of a new one.
+    """Fit the known devices and the priors of a new one.
 
-    Every known device is left out in turn. The likeliest variances under which the others explain some of its networks
-    are what one device says; centre and spread over the devices are what is expected of the next.
+    Every known device is left out in turn, and the likeliest variances under which the others explain some of its
+    networks are found. Their centre and spread over the devices form the prior of a new device.
 
     Parameters
     ----------
     encoding : Encoding
         The space.
     indices : ndarray of int of shape (n, n_labels)
-        Networks that the known devices were measured on.
+        Networks measured on the known devices.
     series : mapping of str to ndarray of shape (n,)
-        By device, what they took [s]. With one device alone nothing is learned about how devices differ.
+        Latencies by device [s]. A single device contains no information on how devices differ.
     seed : int
-        Seed of the networks from which variances are found.
+        Seed of the networks used to estimate variances.
     least_noise : float, default=0.0
-        Least noise that is expected of a new device's measurements, as a share of its typical network.
+        Lower bound of the expected noise of a new device, as a share of its typical network.
     """
     generator = np.random.default_rng(seed)
     features, latencies = encoding.features(indices), list(series.values())
@@ -174,7 +174,7 @@ def expect(
     generator: np.random.Generator,
     least_noise: float = 0.0,
 ) -> Population:
-    """Learn the priors of a new device from known ones that are fitted already."""
+    """Derive the priors of a new device from fitted known ones."""
     noises = tuple(max(device.noise, least_noise) for device in devices)
     similar, novel = [], []
     for place, device in enumerate(devices):
@@ -197,7 +197,7 @@ def expect(
 def suggest_networks(
     population: Population, indices: NDArray[np.int64], count: int, measured: Sequence[int], seed: int
 ) -> list[int]:
-    """Choose the most informative networks of a pool for a new device, by their places."""
+    """Return the indices of the most informative networks of a pool for a new device."""
     features = population.encoding.features(indices)
     prior = np.zeros((features.shape[1] + 1, features.shape[1] + 1))
     prior[:-1, :-1], prior[-1, -1] = population.design_prior, CONSTANT
@@ -212,7 +212,7 @@ def suggest_networks(
 
 
 def vague(encoding: Encoding, noise: float = _NOISE) -> tuple[Expectation, Expectation]:
-    """Return the priors before anything is learned: of a device similar to a known one, and of one unlike all."""
+    """Return the initial priors of a device similar to a known one, and of a novel one."""
     n_parts = len(encoding.parts)
     spread = np.append(np.full(n_parts + 2, _VAGUE), _VAGUE)
     similar_prior, novel_prior = (
@@ -235,7 +235,7 @@ def _like_one(
     features: NDArray[np.float64],
     noise: float,
 ) -> NDArray[np.float64]:
-    """Return the likeliest log variances of a device, given that it is like one of the others or their mean."""
+    """Return the likeliest log variances of a device, given that it is similar to another one or to their mean."""
     expected = _known_noise(vague(encoding)[0], noise)
     candidates = [
         Observations(_parts(encoding, others, features, place), observed.values, observed.weights)
@@ -259,7 +259,7 @@ def _known_noise(expected: Expectation, noise: float) -> Expectation:
 
 
 def _summary(logs: NDArray[np.float64], start: Expectation, least_noise: float) -> Expectation:
-    """Return centre and spread over devices; the factor stays vague: which device is similar is chance."""
+    """Return centre and spread over devices; the factor stays vague, since similarity is accidental."""
     centre, spread = np.median(logs, axis=0), np.maximum(logs.std(axis=0), _LEAST)
     centre[0], spread[0] = start.centre[0], _FACTOR_SPREAD
     centre[-1] = max(centre[-1], 2 * np.log(max(_LEAST_NOISE, least_noise)))
@@ -267,7 +267,7 @@ def _summary(logs: NDArray[np.float64], start: Expectation, least_noise: float) 
 
 
 def _model(coefficients: NDArray[np.float64], hypothesis: int) -> NDArray[np.float64] | None:
-    """Return the coefficients of what the new device is like, if it is like anything."""
+    """Return the coefficients of the similar device of a hypothesis; None if there is none."""
     if hypothesis > len(coefficients):
         return None
     model: NDArray[np.float64] = (
@@ -299,28 +299,28 @@ def choose_networks(
 ) -> list[int]:
     """Choose networks to measure.
 
-    The mean variance of all networks after the measurements is made small: greedily first, then by exchanging one
-    network after another (an A-optimal design, or I-optimal over the pool [1]_).
+    Minimises the mean variance of all networks after the measurements: greedily, then by exchanging one network at a
+    time (an A-optimal design, or I-optimal over the pool [1]_).
 
     Parameters
     ----------
     features : ndarray of shape (n, n_features)
-        Of the pool, with a column of ones for the constant if it has a variance in `prior`.
+        Features of the pool, with a column of ones if the constant has a variance in `prior`.
     prior : ndarray of shape (n_features, n_features)
-        Covariance of what the features weigh.
+        Covariance of the weights of the features.
     noises : sequence of float
-        What the standard deviation of a measurement may be, in the units of `prior`.
+        Possible standard deviations of a measurement, in the units of `prior`.
     count : int
-        How many to choose.
+        Number of networks to choose.
     known : sequence of int, default=()
-        Networks of the pool that are measured already.
+        Networks of the pool measured before.
     generator : Generator
         Draws the candidates from a large pool.
 
     Returns
     -------
     list of int
-        Their places in the pool, the most informative first.
+        Indices in the pool, most informative first.
 
     References
     ----------
@@ -362,7 +362,7 @@ def gains(
     moment: NDArray[np.float64],
     noise: float,
 ) -> NDArray[np.float64]:
-    """Return by how much the mean variance of all networks falls if one network is measured, (n,)."""
+    """Return the reduction of the mean variance of all networks by measuring each network, (n,)."""
     spread = features @ covariance
     variances = (spread * features).sum(axis=1) + noise**2
     fall: NDArray[np.float64] = ((spread @ moment) * spread).sum(axis=1) / variances
@@ -385,7 +385,7 @@ def _best(
     moment: NDArray[np.float64],
     taken: Sequence[int],
 ) -> int:
-    """Return the network that helps most beside those taken, on average over cases of noise and covariance."""
+    """Return the most useful additional network, on average over cases of noise and covariance."""
     scores = np.zeros(len(pool))
     for noise, covariance in cases:
         after = _measured(covariance, pool[list(taken)], noise)

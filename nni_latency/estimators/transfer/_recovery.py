@@ -1,4 +1,4 @@
-"""Lookup tables from whole networks, alone or with the help of known devices."""
+"""Recovery of lookup tables from whole networks, with or without known devices."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from nni_latency.platforms import Platform
 from nni_latency.tables import Entry, LookupTable, TableLayer
 from nni_latency.units import format_percent, number_of
 
-#: Networks below which no table can be distinguished from noise.
+#: Minimum number of networks to separate a table from noise.
 FEWEST = 10
 
-#: Random networks among which the most informative ones are chosen.
+#: Number of random candidates for the most informative networks.
 _POOL = 2000
 
-#: The cheapest candidate of a layer costs at least this share of a mean layer.
+#: Minimum cost of the cheapest candidate of a layer, as a share of a mean layer.
 _LEAST_SHARE = 0.01
 
-#: The cheapest network costs at least this share of the typical one.
+#: Minimum cost of the cheapest network, as a share of the typical one.
 _CHEAPEST = 0.05
 
-#: What a table that was solved for says about itself.
+#: Remark of a recovered table.
 SHARED_OUT = (
     "Whole networks determine the differences within a layer and the cost of all layers together; how the rest is "
     "shared out among layers follows what they compute."
@@ -50,11 +50,11 @@ class Recovery:
     encoding : LayerEncoding
         The space.
     device : KnownDevice
-        What was recovered, with the covariance of its errors.
+        Recovered costs, with the covariance of their errors.
     architectures : ndarray of int of shape (n, n_layers)
-        The networks that were measured.
+        The measured networks.
     errors : ndarray of shape (n,)
-        How far each of them is from what the others say, in standard deviations.
+        Leave-one-out residual of each network, in standard deviations.
     """
 
     encoding: LayerEncoding
@@ -64,7 +64,7 @@ class Recovery:
 
     @property
     def n_determined(self) -> int:
-        """Differences between candidates that would have to be known for every entry, and one for the sum."""
+        """Number of unknowns: differences between candidates, plus one for the sum."""
         return 1 + sum(size - 1 for size in self.encoding.sizes)
 
     @property
@@ -73,9 +73,9 @@ class Recovery:
         return self.device.noise
 
     def half_widths(self, confidence: float = 0.95) -> dict[str, dict[str, float]]:
-        """Return half the width of the interval of every entry, ``{layer: {choice: seconds}}``.
+        """Return the half-width of the interval of every entry, ``{layer: {choice: seconds}}``.
 
-        It is that of the difference to the mean candidate of the layer, which is all that whole networks determine.
+        It refers to the difference from the mean candidate of the layer; whole networks determine no more.
         """
         assert self.device.covariance is not None
         deviations = self.device.constant * np.sqrt(np.maximum(np.diag(self.device.covariance)[:-1], 0.0))
@@ -85,7 +85,7 @@ class Recovery:
     def predict_interval(
         self, architectures: Any, confidence: float = 0.95
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return latencies of networks, and the ends of the intervals of measurements of them [s], (n,) each."""
+        """Return latencies of networks, and the bounds of their prediction intervals [s], each of shape (n,)."""
         assert self.device.covariance is not None
         features = self.encoding.features(self.encoding.indices(architectures))
         extended = np.hstack([features, np.ones((len(features), 1))])
@@ -100,9 +100,9 @@ class Recovery:
         Parameters
         ----------
         n_networks : int, default=10
-            How many.
+            Number of networks.
         architectures : array-like, optional
-            Where to choose from; by default 2,000 random networks of the space.
+            Candidates; by default 2,000 random networks of the space.
         random_state : int, default=0
             Seed of these.
 
@@ -114,7 +114,7 @@ class Recovery:
         Raises
         ------
         InvalidValueError
-            If there are not as many to choose from.
+            If there are too few candidates.
         """
         assert self.device.covariance is not None
         pool = (
@@ -141,12 +141,12 @@ def recover(
     platform: Platform | None = None,
     random_state: int = 0,
 ) -> tuple[LookupTable, Recovery]:
-    """Recover the table of a space from whole networks; `TableEstimator.from_networks` is what users call.
+    """Recover the table of a space from whole networks; the public function is `TableEstimator.from_networks`.
 
     Raises
     ------
     InvalidValueError
-        If networks of the space are no sums of layers, or there are too few of them, or latencies that cannot be.
+        If networks of the space are not sums of layers, there are too few networks, or latencies are invalid.
     """
     encoding = encoding_of(space, architectures)
     if not isinstance(encoding, LayerEncoding):
@@ -195,7 +195,7 @@ def table_of(
     measured: NDArray[np.int64],
     platform: Platform,
 ) -> LookupTable:
-    """Write a new device as a table, with remarks on what it rests on."""
+    """Convert a new device to a table, with remarks on its sources."""
     odds = sorted(zip(adaptation.probabilities.tolist(), hypotheses, strict=True), reverse=True)
     likely = ", ".join(f"{name} ({format_percent(share)})" for share, name in odds[:3] if share > 0.01)
     remarks = (
@@ -225,11 +225,11 @@ def make_table(
     measured: NDArray[np.int64],
     remarks: Sequence[str],
 ) -> LookupTable:
-    """Write centred costs as a table.
+    """Convert centred costs to a table.
 
-    Whole networks tell the differences between the candidates of a layer, and what all layers cost together, but not
-    how that is shared out among the layers. The cheapest candidate of a layer stands for no more than its
-    share of operations says, stem and head for the rest.
+    Whole networks determine the differences between the candidates of a layer and the total cost of all layers, but not
+    its distribution over the layers. The cheapest candidate of a layer gets at most its share of operations, stem and
+    head the rest.
 
     Parameters
     ----------
@@ -238,15 +238,15 @@ def make_table(
     platform : Platform
         The new device.
     costs : ndarray of shape (n_candidates,)
-        Of the candidates of the searched layers, relative to the mean of their layer [s].
+        Costs of the candidates of the searched layers, relative to the mean of their layer [s].
     covariance : ndarray of shape (n_candidates, n_candidates)
-        Of their errors [s^2].
+        Covariance of their errors [s^2].
     constant : float
         Mean latency over the space [s].
     measured : ndarray of int of shape (n_networks, n_layers)
-        Networks that were measured on the device.
+        Networks measured on the device.
     remarks : sequence of str
-        What the table rests on.
+        Remarks on the sources of the table.
     """
     sizes = [len(layer.choices) for layer in space.searched]
     cuts = np.cumsum(sizes)[:-1]
@@ -254,7 +254,7 @@ def make_table(
     deviations = np.split(np.sqrt(np.maximum(np.diag(covariance), 0.0)), cuts)
     rest = constant + sum(float(column.min()) for column in np.split(costs, cuts))
     if rest < _CHEAPEST * constant:
-        # No network takes a negative time: what networks differ by is scaled down to leave something for the cheapest.
+        # Latencies must be positive: differences are scaled down to leave a positive cost of the cheapest network.
         factor = (1 - _CHEAPEST) * constant / (constant - rest)
         columns, rest = [column * factor for column in columns], _CHEAPEST * constant
     shares, fixed = _share_out(space, columns, rest)
@@ -279,7 +279,7 @@ def make_table(
 def _share_out(
     space: LayeredSpace, columns: Sequence[NDArray[np.float64]], rest: float
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """Share the cost of the cheapest network out: to the cheapest candidate of each layer, and to fixed layers."""
+    """Distribute the cost of the cheapest network to the cheapest candidate of each layer and to fixed layers."""
     cheapest = [_works(layer)[int(column.argmin())] for layer, column in zip(space.searched, columns, strict=True)]
     fixed = {layer.name: _works(layer) for layer in space.layers if not layer.searched}
     defaults = [fixed[layer.name][_default(layer)] for layer in space.layers if not layer.searched]
@@ -321,6 +321,6 @@ def _entries(
 
 
 def _rough_share(op: OpSpec) -> float:
-    """Return a rough share of the cost: multiply-adds and bytes in the proportion of usual devices."""
+    """Return an approximate cost: multiply-adds and bytes in typical proportion."""
     features, _ = work_of(op)
     return features.macs / 20 + features.memory / 10 + 1e3

@@ -1,4 +1,4 @@
-"""Machines that measure for others: a scheduler, workers that own a device each, and benches on them."""
+"""Measuring on remote machines: a scheduler, workers that own a device each, and benches on them."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself when it joins: plain values."""
+"""Description of a worker, sent as plain values when it joins."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from nni_latency.platforms import Platform
 
 @dataclass(frozen=True)
 class Traits:
-    """What builders need to know of a runtime before they measure with it. Immutable.
+    """Properties of a runtime that builders need before they measure with it. Immutable.
 
     Parameters
     ----------
     supports_layer_timing, divides, sees_calls, takes_onnx : bool
         As the attributes of `nni_latency.measurement.runtimes.Runtime`.
     least_runs : int
-        Likewise.
+        As above.
     isolated : bool
-        Whether every bench lies in a process of its own.
+        Whether every bench runs in a separate process.
     """
 
     supports_layer_timing: bool = True
@@ -34,7 +34,7 @@ class Traits:
 
     @classmethod
     def of(cls, runtime: Runtime) -> Traits:
-        """Read them off a runtime."""
+        """Return the traits of a runtime."""
         return cls(
             runtime.supports_layer_timing,
             runtime.divides,
@@ -47,22 +47,22 @@ class Traits:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a worker says of itself when it joins. Immutable.
+    """Description of a worker when it joins. Immutable.
 
     Parameters
     ----------
     name : str
-        What people call the worker.
+        Name of the worker.
     platform : Platform
-        Where its numbers are taken.
+        Platform of the measurements.
     traits : Traits
-        What its runtime can do.
+        Properties of its runtime.
     conditions : mapping
-        What the machine was like when it joined, as `nni_latency.platforms.Conditions.as_dict` tells it.
+        Conditions of the machine when it joined, as returned by `nni_latency.platforms.Conditions.as_dict`.
     stand_in : Announcement, optional
-        The runtime of the same device that can be timed inside, where its own cannot.
+        Runtime of the same device that supports layer timing, if its own does not.
     meters : mapping of str to str
-        What it can read besides the clock, by name: the metric of each, such as ``energy``.
+        Metric of each meter by its name, such as ``energy``.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Announcement:
 
     @classmethod
     def of_runtime(cls, name: str, runtime: Runtime, meters: Mapping[str, Meter] | None = None) -> Announcement:
-        """Announce a runtime of this machine, and what can be read here."""
+        """Create the announcement of a runtime and the meters of this machine."""
         inner = runtime.stand_in()
         return cls(
             name,
@@ -92,7 +92,7 @@ class Announcement:
         )
 
     def content(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the announcement as plain values."""
         return {
             "name": self.name,
             "platform": self.platform.as_dict(),
@@ -104,7 +104,7 @@ class Announcement:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Announcement:
-        """Make one of what `content` returned."""
+        """Create an announcement from the result of `content`."""
         inner = content["stand_in"]
         return cls(
             content["name"],

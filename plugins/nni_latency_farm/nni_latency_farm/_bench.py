@@ -29,12 +29,12 @@ from nni_latency_farm._job import Answer, BenchPlace, Job
 from nni_latency_farm._meter import FarmMeter
 from nni_latency_farm._registry import platform_key
 
-#: So many workers may die while they measure one network alone; then it is blamed. Those that die with a network among
-#: others tell nothing about it, and a few die by chance.
+#: Number of workers that may die while measuring a single network before the network is considered the cause. Deaths
+#: during jobs with several networks do not count, and a few workers die by chance.
 _MOST_DEATHS = 5
 
 
-#: Subjects that together are larger go to the worker in several jobs [byte].
+#: Largest total size of subjects in a job [byte].
 _LARGEST_JOB = 64 << 20
 
 
@@ -47,19 +47,19 @@ class LostError(Exception):
 
 
 class JobRunner(Interface):
-    """What a bench needs of a farm; see `Farm`."""
+    """Interface between a bench and a farm; see `Farm`."""
 
     def place(self, bench: str, key: str) -> str:
-        """Return the address of the worker that does the next job of a bench."""
+        """Return the address of the worker for the next job of a bench."""
 
     def run(self, job: Job, address: str, key: str) -> Answer:
-        """Have a worker do a job."""
+        """Run a job on a worker."""
 
     def dismiss(self, place: BenchPlace, address: str, key: str) -> None:
-        """Have a worker close a bench, without waiting for it."""
+        """Close a bench on a worker without waiting."""
 
     def release(self, bench: str) -> None:
-        """Say that a bench is not used any more."""
+        """Release a bench that is no longer used."""
 
 
 class FarmBenches(Benches):
@@ -70,13 +70,13 @@ class FarmBenches(Benches):
     farm : JobRunner
         The farm.
     announcement : Announcement
-        What its workers of the platform have announced.
+        Announcement of the workers of the platform.
     outer : Announcement, optional
-        Where `announcement` stands in for another runtime: what the workers measure with.
+        Announcement of the workers' own runtime, if `announcement` describes its stand-in.
     limits : Limits, optional
-        What a process of a worker may use that measures.
+        Resource limits of a measuring process.
     meters : sequence of Meter, default=()
-        What is read there besides the clock.
+        Meters to read besides the clock.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class FarmBenches(Benches):
 
     @property
     def platform(self) -> Platform:
-        """Where the numbers are taken."""
+        """Platform of the measurements."""
         return self.announcement.platform
 
     def conditions(self) -> Conditions:
-        """Say what the machine of one of the workers is like at this moment."""
+        """Return the current conditions of one of the workers' machines."""
         with self.open(Protocol(threads=self.platform.threads)) as bench:
             assert isinstance(bench, FarmBench)
             answer = bench.ask("conditions")
@@ -114,38 +114,38 @@ class FarmBenches(Benches):
 
 
 class FarmBench(Bench):
-    """A bench on a worker of a farm. It is opened again on another one when that is lost.
+    """A bench on a worker of a farm. If the worker is lost, the bench is reopened on another one.
 
-    What is asked for at once goes to the worker as one job, which ends after 60 s; what is left of it is the next one.
-    A job whose worker is lost is done again from its beginning, network by network, so that one that takes its worker
-    down with it is told from its neighbours.
+    Visits requested together are sent to the worker as one job, which ends after 60 s; the rest forms the next job. A
+    job whose worker is lost is repeated from its beginning, network by network, to identify a network that kills its
+    worker.
 
     Parameters
     ----------
     farm : JobRunner
         The farm.
     place : BenchPlace
-        Its name, and how networks are timed on it.
+        Name of the bench, and how it times networks.
     key : str
-        Of the platform, as `nni_latency_farm.platform_key` says.
+        Key of the platform, as returned by `nni_latency_farm.platform_key`.
     """
 
     def __init__(self, farm: JobRunner, place: BenchPlace, key: str) -> None:
         self._farm, self._place, self._key = farm, place, key
         self._packed: dict[str, bytes] = {}
         self._address = ""
-        #: What the worker holds, as far as is known.
+        #: Subjects that the worker is known to hold.
         self._held: set[str] = set()
         self._stepped: tuple[str, ...] = ()
 
     def __enter__(self) -> FarmBench:
-        """Nothing is opened before the first job."""
+        """Return the bench; it is opened by the first job."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it on the worker."""
+        """Close the bench on the worker."""
         if self._address:
             self._farm.dismiss(self._place, self._address, self._key)
         self._farm.release(self._place.bench)
@@ -157,19 +157,19 @@ class FarmBench(Bench):
             raise error
 
     def admit_all(self, subjects: Sequence[Subject]) -> Iterator[LatencyError | None]:
-        """Load subjects one after another, in as few jobs as there can be."""
+        """Load subjects one at a time, in as few jobs as possible."""
         left: list[Subject] = list(subjects)
         while left:
             try:
                 asked = self._pack_some(left)
                 answer = self.ask("admit", [((key,), False) for key in asked])
             except MeasurementError as error:
-                # Of the first alone: others are packed, and their workers die, in jobs of their own.
+                # Only for the first subject: the others are packed, and may kill workers, in later jobs.
                 admitted: tuple[LatencyError | None, ...] = (error,)
             else:
                 admitted = answer.admitted
                 if not admitted:
-                    raise answer.failure or _said_nothing(answer)
+                    raise answer.failure or _no_reason_error(answer)
             for subject, reason in zip(left, admitted, strict=False):
                 if reason is not None:
                     self._packed.pop(subject.key, None)
@@ -178,12 +178,12 @@ class FarmBench(Bench):
             left = left[len(admitted) :]
 
     def _pack_some(self, subjects: Sequence[Subject]) -> list[str]:
-        """Pack as many subjects as go into one job, and return their keys.
+        """Pack as many subjects as fit into one job, and return their keys.
 
         Raises
         ------
         MeasurementError
-            If the first cannot be packed.
+            If the first subject cannot be packed.
         """
         keys: list[str] = []
         size = 0
@@ -206,7 +206,7 @@ class FarmBench(Bench):
         return next(self.visit_all([(keys, calls)])).visit
 
     def visit_all(self, asked: Sequence[tuple[Sequence[str], bool]]) -> Iterator[Visited]:
-        """Visit networks one after another, as few jobs as there can be."""
+        """Visit networks one at a time, in as few jobs as possible."""
         left = [(tuple(keys), calls) for keys, calls in asked]
         while left:
             answer = self.ask("visit", left)
@@ -215,28 +215,28 @@ class FarmBench(Bench):
             if answer.failure is not None:
                 raise answer.failure
             if not answer.visits:
-                raise _said_nothing(answer)
+                raise _no_reason_error(answer)
 
     def begin(self, key: str) -> None:
-        """Get ready for `step`: the input of the network whose first subject has this key."""
+        """Prepare `step`: load the input of the network whose first subject has this key."""
         self._stepped = ()
 
     def step(self, key: str) -> None:
-        """Run one subject on what the steps before return; they are run again, since the worker may be another one."""
+        """Run one subject on the output of the previous steps; they are repeated, as the worker may have changed."""
         self._stepped = (*self._stepped, key)
         answer = self.ask("steps", [(self._stepped, False)])
         if answer.failure is not None:
             raise answer.failure
 
     def ask(self, task: str, asked: Sequence[tuple[tuple[str, ...], bool]] = ()) -> Answer:
-        """Have a worker do a job, or another one if it is lost.
+        """Run a job on a worker, or on another one if the worker is lost.
 
         Raises
         ------
         WorkerDiedError
-            If workers died whenever they did it.
+            If all workers died during the job.
         RemoteError
-            If no worker is there.
+            If no worker is available.
         """
         job = Job(self._place, task, tuple(asked))  # type: ignore[arg-type]
         deaths = 0
@@ -272,5 +272,5 @@ def _packed(subject: Subject) -> bytes:
     return pack_subject(subject)
 
 
-def _said_nothing(answer: Answer) -> MeasurementError:
+def _no_reason_error(answer: Answer) -> MeasurementError:
     return MeasurementError(f"The worker {answer.worker} of the farm did nothing and did not say why.")

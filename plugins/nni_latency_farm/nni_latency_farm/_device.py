@@ -1,4 +1,4 @@
-"""`Device`: what a worker owns. It does the jobs, and times the reference networks."""
+"""`Device`: the device of a worker. It runs jobs and times the reference networks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency_farm._announcement import Announcement
 from nni_latency_farm._job import Answer, BenchPlace, Job
 
-#: Benches that stay open at most: the one that was used longest ago is closed first.
+#: Largest number of open benches; the least recently used one is closed first.
 _MOST_BENCHES = 4
 
-#: A bench that was not used for so long is closed: its client has died [s].
+#: Idle time after which a bench is closed, because its client has probably died [s].
 _IDLE = 900.0
 
-#: How reference networks are timed: in visits whose lower quartile counts.
+#: Protocol of reference networks: visits, of which the lower quartile is used.
 _CHECK = Protocol(n_warmup=2, n_run=5, max_measure_execution_time=0.5, timeout=120.0)
 _VISITS = 8
 
@@ -41,13 +41,13 @@ class Device:
     Parameters
     ----------
     runtime : Runtime
-        What executes networks on it.
+        Runtime that executes networks on the device.
     name : str
-        What people call the worker.
+        Name of the worker.
     references : sequence of Subject
-        Networks by which its speed is told.
+        Networks that measure the speed of the device.
     meters : mapping of str to Meter
-        What can be read here besides the clock, by name.
+        Available meters by name.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Device:
         self._checking: Bench | None = None
 
     def announcement(self) -> Announcement:
-        """Say what this is."""
+        """Return the announcement of the device."""
         return Announcement.of_runtime(self.name, self.runtime, self.meters)
 
     def check(self) -> dict[str, float]:
@@ -91,7 +91,7 @@ class Device:
         return {name: quantile(sorted(seconds), 0.25) for name, seconds in times.items()}
 
     def run(self, job: Job) -> Answer:
-        """Do a job; whatever goes wrong with its subjects is in the answer."""
+        """Run a job; failures of its subjects are part of the answer."""
         if job.task == "close":
             self._close(job.place.bench)
             return Answer(self.name)
@@ -108,7 +108,7 @@ class Device:
             return Answer(self.name, failure=error)
 
     def close(self) -> None:
-        """Close all benches, even under a job or a check in another thread, which then fails."""
+        """Close all benches, even during a job or a check in another thread, which then fails."""
         if isinstance(self._checking, IsolatedBench):
             self._checking.__exit__(None, None, None)
         for bench in list(self._open):
@@ -131,7 +131,7 @@ class Device:
         return self.meters[meter]
 
     def _find(self, place: BenchPlace) -> _OpenBench:
-        """Return a bench that is open, or open it; others are closed where there are too many."""
+        """Return an open bench, or open it and close others if there are too many."""
         if place.bench not in self._open:
             while len(self._open) >= _MOST_BENCHES:
                 self._close(next(iter(self._open)))
@@ -145,13 +145,13 @@ class Device:
 
 
 class _OpenBench:
-    """A bench, and the subjects that it holds."""
+    """A bench and its loaded subjects."""
 
     def __init__(self, bench: Bench) -> None:
         self._open = contextlib.ExitStack()
         self._bench = self._open.enter_context(bench)
         self._held: set[str] = set()
-        #: When a job was done on it last [s].
+        #: Time of the last job [s].
         self.used = time.monotonic()
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class _OpenBench:
             return
         packed = job.subjects[key]
         if isinstance(self._bench, IsolatedBench):
-            # User code is not run in this process, not even to unpack it.
+            # User code never runs in this process, not even for unpacking.
             self._bench.admit_packed(key, packed)
         else:
             self._bench.admit(unpack_subject(packed))

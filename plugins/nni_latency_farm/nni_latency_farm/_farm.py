@@ -1,4 +1,4 @@
-"""`Farm`: a farm as a client sees it."""
+"""`Farm`: client of a farm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nni_latency_farm._security import FarmAddress, FarmSecurity
 from nni_latency_farm._transport import check_versions, dask_security, distributed, quiet, settings
 from nni_latency_farm._worker import no_answer, run_job
 
-#: How long a farm may take to answer [s].
+#: Timeout for an answer of a farm [s].
 TIMEOUT = 15.0
 
 
@@ -38,13 +38,13 @@ class FarmPlatform:
     Parameters
     ----------
     platform : Platform
-        The platform, with all its facts.
+        Platform with all facts.
     traits : Traits
-        What its runtime can do.
+        Properties of its runtime.
     workers : tuple of WorkerState
-        The workers that have it, in the order in which they joined.
+        Workers of the platform, in the order in which they joined.
     announcement : Announcement
-        What the first of them has announced, with the meters that all of them have.
+        Announcement of the first worker, restricted to the meters that all workers have.
     """
 
     platform: Platform
@@ -55,7 +55,7 @@ class FarmPlatform:
 
 def _platform_of(workers: Sequence[tuple[WorkerState, Announcement]]) -> FarmPlatform:
     first = workers[0][1]
-    # A campaign may move to any of them, so what only some can read cannot be asked for.
+    # A campaign may move between workers, so only meters common to all are available.
     shared = {
         name: metric for name, metric in first.meters.items() if all(name in other.meters for _, other in workers)
     }
@@ -64,25 +64,25 @@ def _platform_of(workers: Sequence[tuple[WorkerState, Announcement]]) -> FarmPla
 
 
 class Farm(Remote):
-    """The client of a running farm. A context manager; safe in several threads.
+    """Client of a running farm. A context manager; thread-safe.
 
     Parameters
     ----------
     address : str
-        Where its scheduler listens, such as ``tcp://127.0.0.1:8786`` or ``tls://farm.example.org:8786``.
+        Address of the scheduler, such as ``tcp://127.0.0.1:8786`` or ``tls://farm.example.org:8786``.
     security : FarmSecurity, optional
-        Certificate and token; a farm on this machine alone needs none.
+        Certificate and token; not needed for a farm on the local machine.
     patience : float, default=600.0
-        How long to wait for a worker, if none of a platform is there or all are in quarantine [s].
+        How long to wait for a worker if a platform has none or all are in quarantine [s].
     timeout : float, default=15.0
-        How long the farm may take to answer at first [s].
+        Timeout of the first connection [s].
     on_wait : callable, optional
-        Called with a sentence when a worker is waited for.
+        Called with a message while waiting for a worker.
 
     Raises
     ------
     RemoteError
-        If nobody answers at the address, or refuses the token or the certificate.
+        If the address does not answer, or the token or the certificate is rejected.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class Farm(Remote):
                 self._client = distributed.Client(
                     str(self.address), security=trusted, timeout=timeout, set_as_default=False
                 )
-            except Exception as error:  # what the other side says may be anything, and make no sense
+            except Exception as error:  # the other side may send arbitrary data
                 raise no_answer(self.address) from error
             opening.callback(self._client.close, timeout=2)
             versions = self._call("farm_versions")
@@ -124,7 +124,7 @@ class Farm(Remote):
             self._open = opening.pop_all()
 
     def platforms(self) -> list[FarmPlatform]:
-        """Return the platforms that workers have announced, with the states of their workers.
+        """Return the announced platforms with the states of their workers.
 
         Raises
         ------
@@ -146,14 +146,14 @@ class Farm(Remote):
         ]
 
     def find(self, platform: Platform | str) -> FarmPlatform:
-        """Return the platform of an id, or the one whose numbers mix with those of `platform`.
+        """Return the platform with an id, or the one compatible with `platform`.
 
         Raises
         ------
         UnknownNameError
             If no worker has announced it.
         MismatchError
-            If workers of this id differ in facts that make numbers incomparable.
+            If workers with this id differ in facts that make measurements incomparable.
         """
         wanted = platform.id if isinstance(platform, Platform) else platform
         known = self.platforms()
@@ -175,14 +175,14 @@ class Farm(Remote):
         return found[0]
 
     def benches(self, platform: Platform | str, limits: Limits | None = None) -> Benches:
-        """Return what opens benches on the workers of a platform; a campaign runs on them as on those of this machine.
+        """Return the benches of a platform's workers; campaigns use them like local benches.
 
         Parameters
         ----------
         platform : Platform or str
             The platform, or its id.
         limits : Limits, optional
-            What a process of a worker may use that measures, for networks of somebody else.
+            Resource limits of a measuring process, for untrusted networks.
 
         Raises
         ------
@@ -196,14 +196,14 @@ class Farm(Remote):
         return [FarmRuntime(self, item.announcement) for item in self.platforms()]
 
     def runtime(self, platform: Platform | str) -> FarmRuntime:
-        """Return the runtime of a platform of the farm, for everything that takes one: builders, estimators.
+        """Return the runtime of a platform of the farm, for builders and estimators.
 
-        Its benches are those of `benches`; nothing of it runs in this process. Raises as `find` does.
+        Its benches are those of `benches`; it runs nothing in this process. Raises as `find` does.
         """
         return FarmRuntime(self, self.find(platform).announcement)
 
     def meter(self, platform: Platform | str, name: str = "") -> Meter:
-        """Return what stands for a meter of the workers of a platform; raises as `find` and `FarmRuntime.meter`."""
+        """Return a proxy of a meter of the workers of a platform; raises as `find` and `FarmRuntime.meter`."""
         return self.runtime(platform).meter(name)
 
     def fitters(self) -> list[str]:
@@ -218,12 +218,12 @@ class Farm(Remote):
 
     @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:
-        """Have everything fitted on the workers that fit, as far as it is done side by side by joblib.
+        """Run joblib's parallel fits on the fitting workers of the farm.
 
         Raises
         ------
         RemoteError
-            If there is no such worker, or one dies or leaves while it fits.
+            If no worker fits predictors, or one dies or leaves during a fit.
 
         Examples
         --------
@@ -245,34 +245,34 @@ class Farm(Remote):
             ) from error
 
     def place(self, bench: str, key: str) -> str:
-        """Return the address of the worker that does the next job of a bench, and wait for one if need be.
+        """Return the address of the worker for the next job of a bench; wait for one if necessary.
 
         Raises
         ------
         RemoteError
-            If there is none for as long as `patience`.
+            If no worker is available within `patience`.
         """
         end = time.monotonic() + self.patience
-        has_told = False
+        has_reported = False
         while True:
             found = self._call("farm_assign", bench=bench, client=self._client.id, key=key)
             if found["address"] is not None:
                 return str(found["address"])
             if time.monotonic() >= end:
                 raise RemoteError(f"No worker measures for {key.rpartition('-')[0]}. {found['why']}")
-            if not has_told:
+            if not has_reported:
                 self._on_wait(f"Waiting for a worker of {key.rpartition('-')[0]}. {found['why']}")
-                has_told = True
+                has_reported = True
 
     def run(self, job: Job, address: str, key: str) -> Answer:
-        """Have a worker do a job.
+        """Run a job on a worker.
 
         Raises
         ------
         LostError
-            If the worker died or left meanwhile.
+            If the worker died or left during the job.
         RemoteError
-            If the farm does not answer any more.
+            If the farm no longer answers.
         """
         future = self._submit(job, address, key)
         try:
@@ -290,7 +290,7 @@ class Farm(Remote):
         return answer
 
     def dismiss(self, place: BenchPlace, address: str, key: str) -> None:
-        """Have a worker close a bench when its turn comes, and do not wait for that."""
+        """Queue the closing of a bench on a worker without waiting."""
         with contextlib.suppress(OSError, RuntimeError):
             distributed.fire_and_forget(self._submit(Job(place, "close"), address, key))
 
@@ -299,7 +299,7 @@ class Farm(Remote):
         return self._client.submit(run_job, job, key=name, pure=False, workers=[address], resources={key: 1})
 
     def release(self, bench: str) -> None:
-        """Say that a bench is not used any more."""
+        """Release a bench that is no longer used."""
         with contextlib.suppress(RemoteError):
             self._call("farm_release", bench=bench)
 
@@ -316,5 +316,5 @@ class Farm(Remote):
         )
 
     def close(self) -> None:
-        """Leave the farm."""
+        """Disconnect from the farm."""
         self._open.close()

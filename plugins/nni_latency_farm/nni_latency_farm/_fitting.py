@@ -1,4 +1,4 @@
-"""Fits on a farm: what joblib runs side by side goes to workers that own no device."""
+"""Fitting on a farm: joblib's parallel jobs run on workers without a device."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from joblib.parallel import ParallelBackendBase, SequentialBackend
 
-#: What workers have that fit, and ask for jobs that are fits.
+#: Dask resource of fitting workers, required by fit jobs.
 FITS = "nni-latency-fits"
 
 
 class FitBackend(ParallelBackendBase):
-    """Runs what `joblib.Parallel` asks for on the workers of a farm that fit, each in a job of its own.
+    """joblib backend that runs each call of `joblib.Parallel` as a job on the fitting workers of a farm.
 
-    joblib's own backend for Dask hands data, and what runs inside of a job, to all workers, those too that measure.
+    joblib's own Dask backend sends data and nested jobs to all workers, including those that measure.
 
     Parameters
     ----------
     client : distributed.Client
-        The client of the farm.
+        Client of the farm.
     count : int
-        Workers that fit.
+        Number of fitting workers.
     """
 
     supports_retrieve_callback = True
@@ -33,12 +33,12 @@ class FitBackend(ParallelBackendBase):
         self._futures: list[Any] = []
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return how many jobs run side by side."""
-        # Never 1, for which nobody asks a backend: a single worker takes the work from this machine, too.
+        """Return the number of parallel jobs."""
+        # Never 1, for which joblib bypasses the backend: even a single worker should relieve this machine.
         return max(2, self._count)
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Any:
-        """Have a worker do something."""
+        """Submit a call to a worker."""
         key = f"{FITS}-{uuid.uuid4().hex}"
         future = self._client.submit(func, key=key, pure=False, resources={FITS: 1})
         self._futures.append(future)
@@ -47,7 +47,7 @@ class FitBackend(ParallelBackendBase):
         return future
 
     def retrieve_result_callback(self, out: Any) -> Any:
-        """Return what a worker has done, or raise what it raised."""
+        """Return the result of a worker, or raise its exception."""
         return out.result()
 
     def stop_call(self) -> None:
@@ -55,10 +55,10 @@ class FitBackend(ParallelBackendBase):
         self._futures.clear()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Cancel what is not done yet."""
+        """Cancel the unfinished jobs."""
         self._client.cancel(self._futures, force=True)
         self._futures.clear()
 
     def get_nested_backend(self) -> tuple[Any, None]:
-        """Return what runs inside of a job: one thing after another."""
+        """Return the sequential backend for nested jobs."""
         return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None

@@ -1,4 +1,4 @@
-"""`Job`: a slice of a campaign, as it goes to a worker, and what comes back."""
+"""`Job`: a slice of a campaign sent to a worker, and its `Answer`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nni_latency.errors import LatencyError
 from nni_latency.measurement import Limits, Meter, Protocol, Visited
 
-#: Longest time that a job takes, unless a single visit takes longer [s].
+#: Longest duration of a job, unless a single visit takes longer [s].
 SLICE = 60.0
 
 Task = Literal["admit", "visit", "steps", "conditions", "close"]
@@ -17,22 +17,22 @@ Task = Literal["admit", "visit", "steps", "conditions", "close"]
 
 @dataclass(frozen=True)
 class BenchPlace:
-    """Which bench a job is done on; a worker opens it when it sees the first job. Immutable.
+    """The bench of a job; a worker opens it for the first job. Immutable.
 
     Parameters
     ----------
     bench : str
-        Names it; no other bench has this name.
+        Unique name of the bench.
     protocol : Protocol
         How networks are timed on it.
     calls : bool
         Whether it times calls of torch functions.
     inside : bool
-        Whether it is of the runtime that stands in for the worker's own where that cannot be timed inside.
+        Whether the bench uses the stand-in of a runtime that does not support layer timing.
     limits : Limits, optional
-        What the process may use in which it lies.
+        Resource limits of the process of the bench.
     meters : tuple of (str or Meter)
-        What is read besides the clock: the names of meters of the worker, or what assumes something instead.
+        Meters besides the clock: names of the worker's meters, or meters that assume a value.
     """
 
     bench: str
@@ -45,20 +45,20 @@ class BenchPlace:
 
 @dataclass(frozen=True)
 class Job:
-    """A slice of a campaign: what one worker does in one go. Immutable.
+    """A slice of a campaign that a worker runs without interruption. Immutable.
 
     Parameters
     ----------
     place : BenchPlace
-        Where.
+        The bench.
     task : {"admit", "visit", "steps", "conditions", "close"}
-        What.
+        Type of the job.
     asked : tuple of (tuple of str, bool)
-        Networks to be visited, and whether their calls are timed; or one network whose subjects are run in steps.
+        Networks to visit, and whether to time their calls; or one network whose subjects run in steps.
     subjects : mapping of str to bytes
-        Subjects that the worker may not have yet, as `nni_latency.measurement.pack_subject` made them.
+        Subjects that the worker may lack, packed by `nni_latency.measurement.pack_subject`.
     limit : float, default=60.0
-        Nothing more is begun after so much time [s].
+        Time after which no further visit starts [s].
     """
 
     place: BenchPlace
@@ -69,28 +69,28 @@ class Job:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every subject that it needs, once."""
+        """Keys of all required subjects, without duplicates."""
         return tuple(dict.fromkeys(key for keys, _ in self.asked for key in keys))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker says to a job. Immutable.
+    """Result of a job. Immutable.
 
     Parameters
     ----------
     worker : str
-        Its name.
+        Name of the worker.
     visits : tuple of Visited
-        What was measured, in the order in which it was asked for; the rest of the job was not begun.
+        Completed visits in the requested order; the rest of the job was not started.
     admitted : tuple of (LatencyError or None)
-        Of each subject that was to be loaded, why it could not be; the rest of the job was not begun.
+        Error of each loaded subject, or None; the rest of the job was not started.
     lacking : tuple of str
-        Subjects that the worker does not have: nothing was done.
+        Subjects that the worker lacks; if there are any, the job was not run.
     failure : LatencyError, optional
-        What ended the job after these visits.
+        Error that ended the job after these visits.
     conditions : mapping
-        What the machine is like.
+        Conditions of the machine.
     """
 
     worker: str

@@ -1,4 +1,4 @@
-"""`FarmMeter`: a meter of the workers, for whoever asks for measurements."""
+"""`FarmMeter`: client-side proxy of a meter of the workers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nni_latency.measurement import Meter
 
 
 class FarmMeter(Meter):
-    """Stands for a meter of a farm's workers. It is read there, and nothing of it is here.
+    """Proxy of a meter of a farm's workers. The meter is read on the worker.
 
     Parameters
     ----------
     name : str
-        What the workers have announced it as.
+        Name announced by the workers.
     metric : str
-        What it reads.
+        Metric of the meter.
     """
 
     resolution = 0.0
@@ -26,11 +26,11 @@ class FarmMeter(Meter):
 
     @property
     def description(self) -> str:
-        """Its name."""
+        """Name of the meter."""
         return self.name
 
     def start(self) -> NoReturn:
-        """Not here."""
+        """Raise: the meter is read on the worker."""
         raise MeasurementError(f"The meter {self.name!r} is one of a farm: it is read there, and not here.")
 
     stop = start

@@ -1,4 +1,4 @@
-"""The reference networks of a farm: the same everywhere, so that the speeds of machines can be compared."""
+"""Reference networks of a farm, identical on all workers so that the speeds of machines are comparable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nni_latency.measurement import Subject
 
 
 def reference_subjects() -> tuple[Subject, ...]:
-    """Return the reference networks: one of dense, one of depthwise convolutions, and one of matrices.
+    """Return the reference networks: dense convolutions, depthwise convolutions and matrix products.
 
     Dense convolutions are bound by the processor's cycles, depthwise ones by its caches, and matrices by its memory.
 
@@ -25,7 +25,7 @@ def reference_subjects() -> tuple[Subject, ...]:
 
 
 def _dense() -> Any:
-    # Here and not above: a scheduler needs no torch.
+    # Imported here because a scheduler does not need torch.
     from torch import nn
 
     return nn.Sequential(

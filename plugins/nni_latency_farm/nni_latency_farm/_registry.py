@@ -1,4 +1,4 @@
-"""`Registry`: which workers a farm has, which of them get work, and which bench lies on which."""
+"""`Registry`: the workers of a farm, their states, and the assignment of benches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nni_latency.platforms import Platform
 from nni_latency.units import format_percent
 from nni_latency_farm._announcement import Announcement
 
-#: Reference networks that take longer by more than this share are another speed.
+#: Relative increase of the reference times that counts as a change of speed.
 TOLERANCE = 0.25
 
 
 def platform_key(platform: Platform) -> str:
-    """Return what workers of one platform have in common, and no other worker: a digest of its identity.
+    """Return the key of a platform: its id and a digest of its identity, shared by all its workers.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class _Worker:
     key: str
     joined: float
     checked: float
-    #: What its reference networks took at best, and what they took last [s].
+    #: Best and latest times of the reference networks [s].
     best: dict[str, float]
     references: dict[str, float]
     reason: str = ""
@@ -47,19 +47,19 @@ class _Worker:
 
 
 class Registry:
-    """Which workers a farm has, which of them get work, and which bench lies on which.
+    """Workers of a farm, their states, and the assignment of benches.
 
-    It knows no network and no process: the scheduler of a farm asks it, and so does a simulation. Not thread-safe.
+    It uses neither network nor processes, so that the scheduler of a farm and simulations share it. Not thread-safe.
 
-    A bench stays on its worker as long as that is there and ready. It moves where its worker has several benches and
-    a twin, a worker of the same platform, has none.
+    A bench stays on its worker while that is ready. It moves if its worker has several benches and a twin, a worker of
+    the same platform, has none.
 
     Parameters
     ----------
     tolerance : float, default=0.25
-        By which share reference networks may take longer than at best, or longer or less than on twins.
+        Tolerated relative difference of the reference times from their best value and from those of twins.
     clock : callable, default=time.time
-        Tells the time [s since 1970, UTC].
+        Returns the time [s since 1970, UTC].
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Registry:
         self._owners: dict[str, str] = {}
 
     def join(self, address: str, announcement: Announcement, references: Mapping[str, float]) -> None:
-        """Take in a worker, and what its reference networks took [s]; again is a new beginning of it."""
+        """Add a worker and the times of its reference networks [s]; joining again resets it."""
         self.leave(address)
         key, now = platform_key(announcement.platform), self.clock()
         worker = _Worker(address, announcement, key, now, now, dict(references), dict(references))
@@ -92,7 +92,7 @@ class Registry:
         self._judge(worker)
 
     def leave(self, address: str) -> None:
-        """Forget a worker; its benches have no place until they are assigned again."""
+        """Remove a worker; its benches stay unassigned until the next call of `assign`."""
         worker = self._workers.pop(address, None)
         if worker is None:
             return
@@ -103,12 +103,12 @@ class Registry:
             del self._places[bench]
 
     def check(self, address: str, references: Mapping[str, float], error: str = "") -> str:
-        """Take in what the reference networks of a worker took now [s], or why they cannot be run.
+        """Update the reference times of a worker [s], or the reason why they cannot be measured.
 
         Returns
         -------
         str
-            Why the worker is in quarantine from now on; empty if it is not.
+            Reason for the quarantine of the worker; empty without quarantine.
         """
         worker = self._workers.get(address)
         if worker is None:
@@ -118,7 +118,7 @@ class Registry:
             worker.reason = f"Its reference networks cannot be run: {error}"
             return worker.reason
         worker.references = dict(references)
-        # The best there was: an earlier time that was longer was taken while something else ran.
+        # Keep the best time: a longer one was measured under load.
         worker.best = {
             name: min(seconds, worker.best.get(name, seconds)) for name, seconds in worker.references.items()
         }
@@ -126,7 +126,7 @@ class Registry:
         return worker.reason
 
     def reason(self, address: str) -> str:
-        """Say why a worker is in quarantine; empty if it is not, or not there."""
+        """Return the reason for the quarantine of a worker; empty if there is none or the worker is unknown."""
         worker = self._workers.get(address)
         return worker.reason if worker is not None else ""
 
@@ -142,7 +142,7 @@ class Registry:
     def _disagreement(self, worker: _Worker) -> str:
         twins = [other for other in self._groups[worker.key].values() if other is not worker and not other.reason]
         if not twins or (len(twins) == 1 and twins[0].joined > worker.joined):
-            # Of two it is the one that came later that has to agree.
+            # Of two workers, the one that joined later must agree with the other.
             return ""
         usual = {
             name: median(twin.references[name] for twin in twins if name in twin.references)
@@ -156,16 +156,16 @@ class Registry:
         return f"Its reference networks take {slower:.2f} times as long as on its twins ({names})."
 
     def assign(self, bench: str, client: str, key: str) -> str | None:
-        """Say on which worker the next job of a bench is done; None where no worker of its platform is ready.
+        """Return the address of the worker for the next job of a bench; None if no worker of its platform is ready.
 
         Parameters
         ----------
         bench : str
-            Names the bench.
+            Name of the bench.
         client : str
-            Whose bench it is: `release_client` takes all benches of a client away.
+            Owner of the bench; `release_client` releases all benches of a client.
         key : str
-            Which platform, as `platform_key` says.
+            Key of the platform, as returned by `platform_key`.
         """
         place = self._places.get(bench)
         worker = self._workers.get(place) if place is not None else None
@@ -185,7 +185,7 @@ class Registry:
         return idlest.address
 
     def release(self, bench: str) -> None:
-        """Take a bench from its worker."""
+        """Release a bench from its worker."""
         place = self._places.pop(bench, None)
         if place is not None:
             self._workers[place].benches.discard(bench)
@@ -196,17 +196,17 @@ class Registry:
                 del self._clients[client]
 
     def release_client(self, client: str) -> None:
-        """Take all benches of a client from their workers."""
+        """Release all benches of a client."""
         for bench in list(self._clients.get(client, ())):
             self.release(bench)
 
     def count(self, address: str) -> None:
-        """Count a job that a worker has done."""
+        """Count a completed job of a worker."""
         if address in self._workers:
             self._workers[address].jobs += 1
 
     def why_none(self, key: str) -> str:
-        """Say why no worker of a platform gets work."""
+        """Explain why no worker of a platform is available."""
         workers = self._groups.get(key)
         if not workers:
             return "No worker of it is there."
@@ -214,7 +214,7 @@ class Registry:
         return " ".join(reasons)
 
     def states(self) -> list[tuple[WorkerState, Announcement]]:
-        """Return how the workers are doing, in the order in which they joined, and what they announced."""
+        """Return the states and announcements of the workers, in the order in which they joined."""
         return [(_state(worker), worker.announcement) for worker in self._workers.values()]
 
 
@@ -237,7 +237,7 @@ def _state(worker: _Worker) -> WorkerState:
 
 
 def _ratio(times: Mapping[str, float], usual: Mapping[str, float]) -> float:
-    """Return by which factor times are longer than usual: the median over what both have; 1 where that is nothing."""
+    """Return the slowdown of times relative to the usual ones: the median over common names; 1 without any."""
     return median(_ratios(times, usual)) if times.keys() & usual.keys() else 1.0
 
 

@@ -1,4 +1,4 @@
-"""`FarmRuntime`: a runtime of a farm, for everything that takes a runtime."""
+"""`FarmRuntime`: client-side proxy of a runtime of a farm."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from nni_latency_farm._meter import FarmMeter
 
 
 class FarmRuntime(Runtime):
-    """Stands for the runtime of a farm's workers: its benches lie there, and nothing of it runs in this process.
+    """Proxy of the runtime of a farm's workers. Its benches run on the workers, never in this process.
 
     Parameters
     ----------
     farm : JobRunner
         The farm.
     announcement : Announcement
-        What the workers have announced.
+        Announcement of the workers.
     outer : Announcement, optional
         As for `FarmBenches`.
     """
@@ -40,16 +40,16 @@ class FarmRuntime(Runtime):
 
     @property
     def platform(self) -> Platform:
-        """Where its numbers are taken."""
+        """Platform of the measurements."""
         return self._announcement.platform
 
     def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
-        """Return what opens benches on the workers.
+        """Return the benches of the workers.
 
         Raises
         ------
         MeasurementError
-            If a meter is neither one of the workers, see `meter`, nor one that assumes something instead of reading it.
+            If a meter is neither one of the workers (see `meter`) nor one that assumes a value.
         """
         for meter in meters:
             if not (isinstance(meter, FarmMeter) or meter.assumption):
@@ -60,17 +60,17 @@ class FarmRuntime(Runtime):
         return FarmBenches(self._farm, self._announcement, self._outer, limits, meters)
 
     def meter(self, name: str = "") -> Meter:
-        """Return what stands for a meter of the workers.
+        """Return a proxy of a meter of the workers.
 
         Parameters
         ----------
         name : str
-            As the workers have announced it; by default the first one that reads energy.
+            Name announced by the workers; by default the first meter that reads energy.
 
         Raises
         ------
         MeasurementError
-            If not all workers of the platform have it.
+            If not all workers of the platform have the meter.
         """
         known = (self._outer or self._announcement).meters
         energy = next((meter for meter, metric in known.items() if metric == "energy"), None)
@@ -84,29 +84,29 @@ class FarmRuntime(Runtime):
         return FarmMeter(wanted, known[wanted])
 
     def stand_in(self) -> Runtime | None:
-        """Return the runtime of the same workers that can be timed inside, where there is one."""
+        """Return the stand-in of the same workers that supports layer timing; None if there is none."""
         inner = self._announcement.stand_in
         return FarmRuntime(self._farm, inner, self._announcement) if inner is not None else None
 
     def conditions(self) -> Conditions:
-        """Say what the machine of one of the workers is like at this moment."""
+        """Return the current conditions of one of the workers' machines."""
         return self.benches().conditions()
 
     @property
     def clock(self) -> Clock:
-        """Not here."""
+        """Raise: networks run on the workers."""
         self._refuse()
 
     def session(self) -> AbstractContextManager[None]:
-        """Not here."""
+        """Raise: networks run on the workers."""
         self._refuse()
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
-        """Not here."""
+        """Raise: networks run on the workers."""
         self._refuse()
 
     def inputs(self, like: Any) -> Any:
-        """Not here."""
+        """Raise: networks run on the workers."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

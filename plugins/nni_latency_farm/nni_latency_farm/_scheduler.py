@@ -1,4 +1,4 @@
-"""The scheduler of a farm: Dask's, with a `Registry` that says who measures what."""
+"""Scheduler of a farm: Dask's, with a `Registry` that assigns benches to workers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from nni_latency_farm._registry import TOLERANCE, Registry
 from nni_latency_farm._security import PORT, FarmSecurity
 from nni_latency_farm._transport import SCHEDULER_SETTINGS, dask_security, distributed, quiet, settings, versions
 
-#: How the keys of jobs begin.
+#: Prefix of the keys of jobs.
 JOB = "nni-latency-job"
 
-#: How long a question for a worker waits for one; then the client hears why there is none, and asks again [s].
+#: How long a request waits for a worker [s]; then the client receives the reason and retries.
 _WAIT = 2.0
 
-#: Told a sentence for a person whenever something happens.
+#: Callback that receives a message for every event.
 Tell = Callable[[str], None]
 
 
 class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
-    """What a scheduler of Dask needs to be that of a farm.
+    """Plugin that makes a Dask scheduler the scheduler of a farm.
 
     Parameters
     ----------
     registry : Registry
-        Says who measures what.
+        Assigns benches to workers.
     tell : callable
-        Told what happens.
+        Called with a message for every event.
     """
 
     name = "nni_latency"
@@ -41,11 +41,11 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
     def __init__(self, registry: Registry, tell: Tell) -> None:
         self.registry, self._tell = registry, tell
         self._changed = asyncio.Event()
-        self._told: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._fitters: dict[str, str] = {}
 
     async def start(self, scheduler: Any) -> None:
-        """Take the questions of workers and clients."""
+        """Register the handlers for workers and clients."""
         self._scheduler = scheduler
         scheduler.handlers.update(
             farm_join=self.join,
@@ -59,20 +59,20 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
         )
 
     def join(self, address: str, content: Mapping[str, Any], references: Mapping[str, float]) -> str:
-        """Take in a worker; return why it is in quarantine, empty if it is not."""
+        """Add a worker; return the reason for its quarantine, empty without quarantine."""
         announcement = Announcement.of(content)
         if address not in self._scheduler.workers:
-            # It died while its announcement was under way, and nobody would take it out again.
+            # The worker died during its announcement; no later event would remove it.
             return "It is not there any more."
         self.registry.join(address, announcement, references)
-        self._told[address] = announcement.name
+        self._names[address] = announcement.name
         self._tell(f"{announcement.name} joined with {announcement.platform.id}.")
         return self.check(address, references)
 
     def join_fits(self, address: str, worker: str) -> None:
-        """Take in a worker that fits predictors."""
+        """Add a worker that fits predictors."""
         if address in self._scheduler.workers:
-            self._fitters[address] = self._told[address] = worker
+            self._fitters[address] = self._names[address] = worker
             self._tell(f"{worker} joined to fit predictors.")
 
     def fitters(self) -> list[str]:
@@ -80,11 +80,11 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
         return list(self._fitters.values())
 
     def check(self, address: str, references: Mapping[str, float], error: str = "") -> str:
-        """Take in what the reference networks of a worker took; return why it is in quarantine."""
+        """Update the reference times of a worker; return the reason for its quarantine."""
         before = self.registry.reason(address)
         reason = self.registry.check(address, references, error)
         if bool(reason) != bool(before):
-            name = self._told.get(address, address)
+            name = self._names.get(address, address)
             self._tell(f"{name} is in quarantine: {reason}" if reason else f"{name} measures again.")
         self._wake()
         return reason
@@ -94,7 +94,7 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
         self._changed = asyncio.Event()
 
     async def assign(self, bench: str, client: str, key: str) -> dict[str, str | None]:
-        """Say on which worker the next job of a bench is done; wait a while where there is none."""
+        """Return the worker for the next job of a bench; wait a while if there is none."""
         address = self.registry.assign(bench, client, key)
         if address is None:
             with contextlib.suppress(TimeoutError):
@@ -103,32 +103,32 @@ class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
         return {"address": address, "why": "" if address else self.registry.why_none(key)}
 
     def release(self, bench: str) -> None:
-        """Take a bench from its worker."""
+        """Release a bench from its worker."""
         self.registry.release(bench)
 
     def status(self) -> list[dict[str, Any]]:
-        """Return how all workers are doing, and what they announced."""
+        """Return the states and announcements of all workers."""
         return [
             {"state": asdict(state), "announcement": announcement.content()}
             for state, announcement in self.registry.states()
         ]
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **options: Any) -> None:
-        """Count jobs that are done."""
+        """Count completed jobs."""
         if start == "processing" and finish == "memory" and str(key).startswith(JOB):
             self.registry.count(options.get("worker", ""))
 
     def remove_worker(self, scheduler: Any, worker: str, **options: Any) -> None:
-        """Forget a worker that left or died."""
+        """Remove a worker that left or died."""
         self.registry.leave(worker)
         self._fitters.pop(worker, None)
-        name = self._told.pop(worker, None)
+        name = self._names.pop(worker, None)
         if name is not None:
             self._tell(f"{name} left.")
         self._wake()
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """Forget the benches of a client that left or died."""
+        """Release the benches of a client that left or died."""
         self.registry.release_client(client)
 
 
@@ -146,22 +146,22 @@ def serve(
     Parameters
     ----------
     host : str, default="127.0.0.1"
-        Where it listens; other machines can reach it only where that is an address of the network.
+        Address to listen on; other machines can only reach a network address.
     port : int, default=8786
-        Its port; 0 for any that is free.
+        Port; 0 selects a free one.
     security : FarmSecurity, optional
         Certificate and token.
     tolerance : float, default=0.25
         As for `Registry`.
     on_start : callable, optional
-        Called with the address once it listens.
+        Called with the address once the scheduler listens.
     tell : callable, optional
-        Called with a sentence whenever something happens.
+        Called with a message for every event.
 
     Raises
     ------
     RemoteError
-        If others could reach it without a certificate and a token, or the port is taken.
+        If other machines could reach it without a certificate and a token, or the port is in use.
     """
     security = security or FarmSecurity()
     security.check_host(host)
@@ -179,7 +179,7 @@ async def _serve(
     tell: Tell,
 ) -> None:
     stop = stopping()
-    # Its pages on the web are not wanted: they are open to everyone on this machine, and are stopped at once.
+    # Stop Dask's dashboard immediately: every user of this machine could read it.
     scheduler = distributed.Scheduler(
         host=f"{security.scheme}://{host}",
         port=port,
@@ -203,10 +203,10 @@ async def _serve(
 
 
 def stopping() -> asyncio.Event:
-    """Return what is set when this process is interrupted or terminated."""
+    """Return an event that is set when this process is interrupted or terminated."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Not in other threads than the first, and not on Windows.
+        # Not supported outside the main thread or on Windows.
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(number, stop.set)
     return stop

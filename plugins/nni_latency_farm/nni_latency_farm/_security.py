@@ -1,4 +1,4 @@
-"""`FarmSecurity`: who may speak to a farm."""
+"""`FarmSecurity`: certificate and token of a farm."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from urllib.parse import urlsplit
 from nni_latency.errors import InvalidValueError, RemoteError
 from nni_latency.units import number_of
 
-#: Variables by which clients of a farm that can be reached from other machines are trusted.
+#: Environment variables with the credentials of clients of a public farm.
 VARIABLES = tuple(f"NNI_LATENCY_FARM_{name}" for name in ("TOKEN_FILE", "TLS_CERT", "TLS_KEY", "TLS_CA"))
 
-#: The port of a scheduler.
+#: Default port of a scheduler.
 PORT = 8786
 
-#: A token that is shorter can be guessed.
+#: Minimum length of a token; shorter ones can be guessed.
 _SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True)
 class FarmSecurity:
-    """What scheduler, workers and clients of a farm have in common, so that nobody else can speak to them. Immutable.
+    """Credentials shared by scheduler, workers and clients of a farm to authenticate each other. Immutable.
 
     Parameters
     ----------
     cert, key : Path, optional
-        Files of a TLS certificate and of its private key, in PEM.
+        Files of a TLS certificate and its private key, in PEM format.
     ca : Path, optional
-        File of the certificate that has signed the certificates of all others; by default `cert`, which all have.
+        File of the certificate that signed the certificates of all peers; by default `cert`, shared by all.
     token_file : Path, optional
-        File of a secret that all have. Each side proves that it has it before anything else is read.
+        File of a shared secret. Each side proves that it has the secret before other data is read.
 
     Raises
     ------
@@ -59,7 +59,7 @@ class FarmSecurity:
 
     @classmethod
     def of_environment(cls) -> FarmSecurity:
-        """Make one of the files that variables of the environment name.
+        """Create the security from the files named by environment variables.
 
         Raises
         ------
@@ -80,21 +80,21 @@ class FarmSecurity:
 
     @property
     def protects(self) -> bool:
-        """Whether there are a certificate and a token, as it takes where others reach the farm."""
+        """Whether there are a certificate and a token, as required for a public farm."""
         return self.encrypts and self.token_file is not None
 
     @property
     def scheme(self) -> str:
-        """How addresses begin."""
+        """Scheme of addresses."""
         return "tls" if self.encrypts else "tcp"
 
     def token(self) -> bytes | None:
-        """Read the token; None where there is no file of one.
+        """Read the token; None without a token file.
 
         Raises
         ------
         RemoteError
-            If the file cannot be read, others can read it, or the token is too short.
+            If the file cannot be read, is readable by other users, or the token is too short.
         """
         path = self.token_file
         if path is None:
@@ -123,7 +123,7 @@ class FarmSecurity:
                     raise RemoteError(f"Cannot read {str(path)!r}: {error.strerror or error}.") from error
 
     def check_host(self, host: str) -> None:
-        """Raise `RemoteError` unless whoever reaches a host is kept out, or nobody but this machine does."""
+        """Raise `RemoteError` if a host is reachable from other machines without certificate and token."""
         if not self.protects and not is_local(host):
             raise RemoteError(
                 f"A farm on {host} can be reached from other machines, and who reaches it can run code there: give a "
@@ -132,7 +132,7 @@ class FarmSecurity:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine and cannot be reached from others.
+    """Whether a host is an address of this machine that others cannot reach.
 
     Examples
     --------
@@ -148,16 +148,16 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class FarmAddress:
-    """Where a scheduler listens. Immutable.
+    """Address of a scheduler. Immutable.
 
     Parameters
     ----------
     host : str
-        Name or number of the machine.
+        Host name or IP address.
     port : int
-        Its port.
+        Port.
     encrypted : bool
-        Whether its address begins with ``tls``.
+        Whether the address uses ``tls``.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class FarmAddress:
         Raises
         ------
         InvalidValueError
-            If it is none.
+            If the text is not an address.
         """
         scheme, _, rest = text.rpartition("://")
         try:
@@ -197,12 +197,12 @@ class FarmAddress:
         return cls(parts.hostname, port, scheme == "tls")
 
     def reach(self, timeout: float = 5.0) -> None:
-        """Raise `RemoteError` if nobody listens there: told at once, where Dask would try for long.
+        """Raise `RemoteError` immediately if the address does not answer; Dask would retry for a long time.
 
         Parameters
         ----------
         timeout : float, default=5.0
-            How long to try [s].
+            Timeout [s].
         """
         try:
             socket.create_connection((self.host, self.port), timeout).close()
@@ -213,12 +213,12 @@ class FarmAddress:
             ) from error
 
     def secured(self, security: FarmSecurity) -> FarmAddress:
-        """Return the address under a security, whose certificate decides whether it is encrypted.
+        """Return the address, encrypted if the security has a certificate.
 
         Raises
         ------
         RemoteError
-            If the certificate is lacking, or what is sent would be open to others on the way.
+            If the certificate is missing, or the connection would be unencrypted on the network.
         """
         if self.encrypted and not security.encrypts:
             raise RemoteError(f"{self} needs a TLS certificate and its key.")

@@ -1,4 +1,4 @@
-"""Connections of Dask that prove a token first, and the settings under which a farm runs."""
+"""Dask connections with token authentication, and the Dask settings of a farm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nni_latency.errors import RemoteError
 from nni_latency.imports import require
 from nni_latency_farm._security import FarmSecurity
 
-#: What the commands of a farm install.
+#: Installation hint of the farm commands.
 EXTRA = "nni_latency_farm"
 
 distributed = require("distributed", "A farm", EXTRA)
@@ -25,16 +25,16 @@ _tcp = require("distributed.comm.tcp", "A farm", EXTRA)
 _registry = require("distributed.comm.registry", "A farm", EXTRA)
 dask = require("dask", "A farm", EXTRA)
 
-#: A worker that is silent for so long is given up, and its slice goes to another one [s].
+#: Time without a heartbeat after which a worker is considered lost and its slice reassigned [s].
 SILENCE = 30.0
 
-#: Longest time for the other side to prove that it has the token [s].
+#: Timeout of the token handshake [s].
 _PROOF = 10.0
 
 _TOKEN = "nni_latency_token"
 _NONCE = 32
 
-#: How Dask has to behave: work stays where it was sent, a dead worker's work comes back to the campaign at once.
+#: Dask settings: work stays on its worker, and the work of a dead worker returns to the campaign immediately.
 SETTINGS: dict[str, Any] = {
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.allowed-failures": 0,
@@ -54,14 +54,14 @@ SETTINGS: dict[str, Any] = {
     "distributed.comm.retry.count": 2,
 }
 
-#: A scheduler asks a worker for an answer once. When it gives the worker up it ends that request; a second one would
-#: have no end: a process that is stopped takes connections and never speaks, and its address is not given up again.
-#: Where the worker is still there, the client asks again.
+#: A scheduler requests an answer from a worker once, and ends the request when it drops the worker. A second request
+#: would never end, because a stopped process accepts connections without answering, and its address is not dropped
+#: again. If the worker is still alive, the client retries.
 SCHEDULER_SETTINGS: dict[str, Any] = {**SETTINGS, "distributed.comm.retry.count": 0}
 
 
 def versions() -> dict[str, str]:
-    """Return what must be the same on all sides, because they send each other Python objects."""
+    """Return the versions that must agree on all sides, because they exchange Python objects."""
     return {
         "nni_latency": metadata.version("nni_latency"),
         "distributed": distributed.__version__,
@@ -70,7 +70,7 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(theirs: Mapping[str, str], address: object) -> None:
-    """Raise `RemoteError` unless a farm has the versions of this side."""
+    """Raise `RemoteError` if the versions of a farm differ from the local ones."""
     for name, mine in versions().items():
         if theirs.get(name) != mine:
             raise RemoteError(
@@ -80,18 +80,18 @@ def check_versions(theirs: Mapping[str, str], address: object) -> None:
 
 
 def settings(chosen: Mapping[str, Any] = SETTINGS) -> Any:
-    """Return a context in which Dask behaves as a farm needs it."""
+    """Return a context manager with the Dask settings of a farm."""
     return dask.config.set(chosen)
 
 
 def quiet() -> None:
-    """Keep Dask's own log to what is serious: the commands say the rest in their own words."""
+    """Limit Dask's log to critical messages: the commands report everything else."""
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class _Security(distributed.Security):  # type: ignore[name-defined]
-    """A security of Dask that hands the token to every connection."""
+    """Dask security that passes the token to every connection."""
 
     token: bytes | None = None
 
@@ -103,7 +103,7 @@ class _Security(distributed.Security):  # type: ignore[name-defined]
 
 
 def dask_security(security: FarmSecurity) -> Any:
-    """Return what Dask needs of a security, and have its connections ask for the token.
+    """Return the Dask security of a `FarmSecurity`, whose connections require the token.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def dask_security(security: FarmSecurity) -> Any:
 
 
 async def _prove(stream: Any, token: bytes) -> None:
-    """Prove the token to the side that listens, and have it prove its own."""
+    """Authenticate to the listener, and verify that it has the token."""
     challenge = await stream.read_bytes(_NONCE)
     mine = secrets.token_bytes(_NONCE)
     await stream.write(_answer(token, b"client", challenge) + mine)
@@ -141,14 +141,14 @@ async def _prove(stream: Any, token: bytes) -> None:
 
 
 async def _ask_for_proof(stream: Any, token: bytes) -> bool:
-    """Whether the side that connects has the token; nothing else is read of it before."""
+    """Return whether the connecting side has the token; no other data is read before."""
     challenge = secrets.token_bytes(_NONCE)
     await stream.write(challenge)
     size = hashlib.sha256().digest_size
-    said = await stream.read_bytes(size + _NONCE)
-    if not hmac.compare_digest(bytes(said[:size]), _answer(token, b"client", challenge)):
+    reply = await stream.read_bytes(size + _NONCE)
+    if not hmac.compare_digest(bytes(reply[:size]), _answer(token, b"client", challenge)):
         return False
-    await stream.write(_answer(token, b"server", bytes(said[size:])))
+    await stream.write(_answer(token, b"server", bytes(reply[size:])))
     return True
 
 
@@ -157,7 +157,7 @@ def _answer(token: bytes, side: bytes, challenge: bytes) -> bytes:
 
 
 class _Proving:
-    """A connector that proves the token before Dask speaks."""
+    """Connector that authenticates before Dask sends data."""
 
     async def connect(self, address: str, deserialize: bool = True, **arguments: Any) -> Any:
         comm = await super().connect(address, deserialize, **arguments)  # type: ignore[misc]
@@ -172,7 +172,7 @@ class _Proving:
 
 
 class _Asking:
-    """A listener that asks for the token before Dask reads."""
+    """Listener that requires the token before Dask reads data."""
 
     _token: bytes | None
 

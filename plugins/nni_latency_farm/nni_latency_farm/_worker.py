@@ -1,4 +1,4 @@
-"""A worker of a farm: a process that owns a device and measures on it for others, or that fits predictors."""
+"""A worker of a farm: a process that owns a device and measures on it, or that fits predictors."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from nni_latency_farm._scheduler import Tell, stopping
 from nni_latency_farm._security import FarmAddress, FarmSecurity
 from nni_latency_farm._transport import check_versions, dask_security, distributed, quiet, settings
 
-#: How often the reference networks are timed [s], and how often in quarantine.
+#: Interval at which the reference networks are timed [s], normally and in quarantine.
 CHECK_EVERY = 300.0
 _CHECK_AGAIN = 60.0
 
-#: How long to wait before a farm that was lost is looked for again [s].
+#: Interval of attempts to reconnect to a lost farm [s].
 _RETRY = 5.0
 
 _TIMEOUT = "10s"
 
 
 def run_job(job: Job) -> Answer:
-    """Do a job on the device of the worker in whose thread this runs."""
+    """Run a job on the device of the current worker."""
     device: Device = distributed.get_worker().nni_latency_device
     return device.run(job)
 
@@ -55,42 +55,40 @@ def join(
     meters: Mapping[str, Meter] | None = None,
     tell: Tell = lambda _sentence: None,
 ) -> None:
-    """Measure for a farm on a device of this machine, until this process is interrupted or terminated.
+    """Join a farm with a device of this machine, until this process is interrupted or terminated.
 
-    A farm that is lost is looked for again until it is back.
+    After a lost connection, the worker reconnects as soon as the farm is back.
 
     Parameters
     ----------
     address : str
-        Where the scheduler listens.
-    runtime : Runtime
-        What executes networks.
+        Address of the scheduler. runtime : Runtime Runtime that executes networks on the device.
     name : str
-        What people call this worker.
+        Name of the worker.
     device : str, default="cpu"
-        Which device it owns: no other worker of this user may have it meanwhile. ``cpu`` means all processors that this
-        process may use.
+        Device to own exclusively among the workers of this user. ``cpu`` means all processors that this process may
+        use.
     security : FarmSecurity, optional
         Certificate and token.
     host : str, optional
-        Where it listens itself; by default on this machine alone if the scheduler does, else on all of its addresses.
+        Address on which the worker listens; by default only locally if the scheduler does, otherwise all addresses.
     references : sequence of Subject, optional
-        Networks by which its speed is told, the same on all workers of the platform.
+        Networks that measure the speed of the device, identical on all workers of the platform.
     check_every : float, default=300.0
-        How often they are timed [s].
+        Interval at which they are timed [s].
     meters : mapping of str to Meter, optional
-        What can be read here besides the clock, by the name that clients call it.
+        Available meters, by the name that clients use.
     tell : callable, optional
-        Called with a sentence whenever something happens.
+        Called with a message for every event.
 
     Raises
     ------
     BusyError
         If another worker owns the device.
     InvalidValueError
-        If the runtime has more threads than there are processors.
+        If the runtime uses more threads than there are processors.
     RemoteError
-        If nobody answers at the address, or refuses the token or the certificate.
+        If the address does not answer, or the token or the certificate is rejected.
     LatencyError
         If the reference networks cannot be run.
     """
@@ -107,7 +105,7 @@ def join(
 
 
 def _check_threads(threads: int) -> None:
-    """Refuse threads that would take turns on a processor, which measures something else than the platform says."""
+    """Reject more threads than processors, which would distort the measurements of the platform."""
     usable = len(affinity())
     if 0 < usable < threads:
         raise InvalidValueError(
@@ -124,9 +122,9 @@ def join_fits(
     host: str | None = None,
     tell: Tell = lambda _sentence: None,
 ) -> None:
-    """Fit predictors for a farm on this machine, until this process is interrupted or terminated.
+    """Join a farm as a fitting worker, until this process is interrupted or terminated.
 
-    Nothing is measured on the processors that this process may use, which are its own as long as it lives.
+    The processors that this process may use are reserved for fitting while it runs; nothing is measured on them.
 
     Parameters
     ----------
@@ -138,7 +136,7 @@ def join_fits(
     BusyError
         If another worker owns one of the processors.
     RemoteError
-        If nobody answers at the address, or refuses the token or the certificate.
+        If the address does not answer, or the token or the certificate is rejected.
     """
     security = security or FarmSecurity()
     where = FarmAddress.parse(address).secured(security)
@@ -151,12 +149,12 @@ def join_fits(
 
 @contextlib.contextmanager
 def owning(device: str) -> Iterator[None]:
-    """Own a device of this machine, so that no other worker measures or fits on it at the same time.
+    """Lock a device of this machine, so that no other worker measures or fits on it at the same time.
 
     Raises
     ------
     BusyError
-        If another worker owns it, or one of its processors.
+        If another worker owns the device, or one of its processors.
     """
     folder = cache_folder() / "devices"
     folder.mkdir(parents=True, exist_ok=True)
@@ -171,13 +169,13 @@ def owning(device: str) -> Iterator[None]:
 
 
 class _StoppedError(Exception):
-    """Raised when the process is interrupted while it waits for its device."""
+    """Raised when the process is interrupted while waiting for its device."""
 
 
 class _Joined(ABC):
-    """A worker, as long as its process lives."""
+    """Base class of workers."""
 
-    #: What it has that jobs ask for.
+    #: Dask resources of the worker, required by jobs.
     resource: str
 
     def __init__(
@@ -185,7 +183,7 @@ class _Joined(ABC):
     ) -> None:
         self._address, self._name, self._tell = address, name, tell
         self._security, self._folder = dask_security(security), folder
-        # A worker listens, too: on a farm without a certificate it must not be reached from elsewhere.
+        # A worker listens as well: without a certificate, it must not be reachable from other machines.
         self._host = f"{security.scheme}://{host or ('0.0.0.0' if security.protects else '127.0.0.1')}"
 
     async def run(self) -> None:
@@ -209,7 +207,7 @@ class _Joined(ABC):
                     await asyncio.wait_for(stop.wait(), _RETRY)
 
     async def _join(self) -> None:
-        """Work until the process is stopped, or the farm is gone."""
+        """Work until the process is stopped or the connection is lost."""
         await asyncio.to_thread(self._address.reach)
         worker = distributed.Worker(
             str(self._address),
@@ -225,7 +223,7 @@ class _Joined(ABC):
         )
         try:
             await worker
-        except Exception as error:  # what the other side says may be anything, and make no sense
+        except Exception as error:  # the other side may send arbitrary data
             raise no_answer(self._address) from error
         try:
             worker.http_server.stop()
@@ -236,14 +234,14 @@ class _Joined(ABC):
 
     @abstractmethod
     async def _work(self, worker: Any) -> None:
-        """Announce what this worker is, and stay until it is stopped or the farm is gone."""
+        """Announce this worker, and stay until it is stopped or the connection is lost."""
 
     @abstractmethod
     def _leave(self) -> None:
-        """Let go of what is held as long as the farm is there."""
+        """Release the resources held during the connection."""
 
     async def _stay(self, worker: Any, pause: Callable[[], float | None], check: Callable[[], Awaitable[None]]) -> None:
-        """Stay until this worker is stopped or the farm is gone, and check something after every pause [s]."""
+        """Stay until this worker is stopped or the connection is lost; call `check` after every pause [s]."""
         gone = asyncio.ensure_future(worker.finished())
         while not (self._stopped.done() or gone.done()):
             await asyncio.wait([self._stopped, gone], timeout=pause(), return_when=asyncio.FIRST_COMPLETED)
@@ -254,7 +252,7 @@ class _Joined(ABC):
 
 
 class _Measuring(_Joined):
-    """A worker that owns a device, and measures on it."""
+    """A worker that owns a device and measures on it."""
 
     def __init__(self, device: Device, check_every: float, *options: Any) -> None:
         super().__init__(*options)
@@ -289,17 +287,17 @@ class _Measuring(_Joined):
         self._tell_reason(await worker.scheduler.farm_check(address=worker.address, references=references, error=error))
 
     async def _in_turn(self, worker: Any, work: Callable[[], Any]) -> Any:
-        """Do something in the thread that does the jobs, so that nothing else runs on the device meanwhile.
+        """Call `work` in the thread of the jobs, so that nothing else uses the device at the same time.
 
         Raises
         ------
         _StoppedError
-            If this process is interrupted before it ends.
+            If this process is interrupted before the call ends.
         """
         doing = asyncio.get_running_loop().run_in_executor(worker.executor, work)
         await asyncio.wait([doing, self._stopped], return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            # Its bench is closed under it, and what it raises then is of no interest.
+            # Its bench is closed while in use; the resulting exception is irrelevant.
             doing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise _StoppedError
         return doing.result()
@@ -313,12 +311,12 @@ class _Measuring(_Joined):
 
 
 class _Fitting(_Joined):
-    """A worker that owns no device, and fits predictors."""
+    """A worker without a device that fits predictors."""
 
     resource = FITS
 
     def _leave(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     async def _work(self, worker: Any) -> None:
         await worker.scheduler.farm_join_fits(address=worker.address, worker=self._name)
@@ -331,7 +329,7 @@ async def _nothing() -> None:
 
 
 def no_answer(address: FarmAddress) -> RemoteError:
-    """Return what is said where a farm cannot be reached."""
+    """Return the error of a farm that cannot be reached."""
     return RemoteError(
         f"What listens at {address} is no farm, or it does not trust this side. Check that 'nni-latency farm start' "
         "runs there, and that certificate and token are the same on both sides."

@@ -1,4 +1,4 @@
-"""What the entry point names: the hooks of this plugin."""
+"""Hooks of this plugin, named by its entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`FarmOfProcesses`: a scheduler and workers on this machine, each in a process of its own."""
+"""`FarmOfProcesses`: a scheduler and workers on this machine, each in a separate process."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.testing import FakeDevice
 from nni_latency.units import number_of
 
-#: Longest time for anything to happen [s].
+#: Timeout of all waits [s].
 PATIENCE = 60.0
 
 
 class FarmOfProcesses:
-    """A scheduler and workers on this machine, each in a process of its own that can be killed. A context manager.
+    """A scheduler and workers on this machine, each in a separate process that can be killed. A context manager.
 
     Parameters
     ----------
     folder : Path
-        Where ``said.txt`` goes, in which stands what scheduler and workers say, and the locks of devices.
+        Folder of ``said.txt``, the messages of scheduler and workers, and of the locks of devices.
     security : FarmSecurity, optional
-        Certificate and token of all.
+        Certificate and token of all processes.
     port : int, default=0
-        Port of the scheduler; 0 for any that is free.
+        Port of the scheduler; 0 selects a free one.
 
     Attributes
     ----------
     address : str
-        Where the scheduler listens.
+        Address of the scheduler.
     scheduler : multiprocessing.Process
-        Its process.
+        Process of the scheduler.
     workers : dict of str to multiprocessing.Process
-        Those of the workers, by name.
+        Processes of the workers by name.
 
     Raises
     ------
@@ -61,8 +61,8 @@ class FarmOfProcesses:
         self.security, self._folder = security, folder
         self.said = folder / "said.txt"
         self.workers: dict[str, Any] = {}
-        # Processes are forked of one that has loaded everything: a worker is there in a fraction of a second and spends
-        # no seconds on imports when it takes its first network.
+        # Processes are forked from one that has imported everything: a worker starts in a fraction of a second and does
+        # not spend seconds on imports with its first network.
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(
             ["torch._dynamo", "distributed", "nni_latency_farm._worker", "nni_latency.operators", __name__]
@@ -80,16 +80,16 @@ class FarmOfProcesses:
             raise RemoteError("The scheduler of the farm did not start.")
 
     def join(self, name: str, make: Callable[[], Runtime] = FakeDevice, **options: Any) -> None:
-        """Start a worker, which joins while this process goes on.
+        """Start a worker, which joins in the background.
 
         Parameters
         ----------
         name : str
-            Its name, and that of its device unless another one is given.
+            Name of the worker, and by default of its device.
         make : callable, default=FakeDevice
-            Makes its runtime in its process.
+            Creates the runtime in the worker's process.
         **options
-            Of `nni_latency_farm.join`.
+            Options of `nni_latency_farm.join`.
         """
         options = {"device": name, "name": name, "security": self.security, **options}
         arguments = (self.address, make, self._folder, self.said, options)
@@ -97,18 +97,18 @@ class FarmOfProcesses:
         self.workers[name].start()
 
     def join_fits(self, name: str, processors: Collection[int]) -> None:
-        """Start a worker that fits predictors, on processors of its own."""
+        """Start a worker that fits predictors on the given processors."""
         arguments = (self.address, self._folder, self.said, set(processors), {"name": name, "security": self.security})
         self.workers[name] = self._processes.Process(target=_join_fits, args=arguments, daemon=True)
         self.workers[name].start()
 
     def wait_for(self, count: int, client: farm.Farm, state: str = "ready") -> None:
-        """Wait until so many workers are there in a state.
+        """Wait until a number of workers is in a state.
 
         Raises
         ------
         TimeoutError
-            If that does not happen.
+            If the wait times out.
         """
         end = time.monotonic() + PATIENCE
         while sum(worker.state == state for worker in client.workers()) < count:
@@ -117,13 +117,13 @@ class FarmOfProcesses:
             time.sleep(0.02)
 
     def kill(self, name: str) -> None:
-        """Kill a worker, as when its plug is pulled."""
+        """Kill a worker, as in a power failure."""
         process = self.workers.pop(name)
         process.kill()
         process.join(PATIENCE)
 
     def interrupt(self, name: str) -> int:
-        """Interrupt a worker like Ctrl-C does, wait for its end, and return its exit code."""
+        """Interrupt a worker like Ctrl-C, wait for its end, and return its exit code."""
         process = self.workers.pop(name)
         os.kill(process.pid, signal.SIGINT)
         process.join(PATIENCE)
@@ -134,20 +134,20 @@ class FarmOfProcesses:
         return farm.Farm(self.address, self.security, **options)
 
     def close(self) -> None:
-        """Kill everything that is left."""
+        """Kill all remaining processes."""
         for process in (*self.workers.values(), self.scheduler):
             if process.pid is not None:
                 process.kill()
                 process.join(PATIENCE)
 
     def __enter__(self) -> FarmOfProcesses:
-        """Return itself."""
+        """Return the instance."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill everything that is left."""
+        """Kill all remaining processes."""
         self.close()
 
 

@@ -1,4 +1,4 @@
-"""The HTTP service that a team asks for latencies, and its page."""
+"""HTTP service that answers latency queries, and its web page."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The HTTP interface of a `LatencyService`: FastAPI."""
+"""HTTP interface of a `LatencyService`, built with FastAPI."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from nni_latency_service._requests import (
 from nni_latency_service._service import LatencyService
 from nni_latency_service.query import Answer, Question
 
-#: What a browser on the same machine calls it.
+#: Host names under which a browser on the same machine reaches the service.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
-#: How often a job is looked at while its progress is told [s], and how long at most.
+#: Polling interval of a job whose progress is streamed [s], and the longest duration of a stream [s].
 _INTERVAL, _LONGEST = 0.25, 3600.0
 
-#: Content types of requests; no other site can make a browser send these without being asked first.
+#: Content types of requests; browsers send these across sites only after a CORS preflight.
 _JSON, _ONNX = "application/json", "application/octet-stream"
 
 _INPUTS = Query(
@@ -69,24 +69,24 @@ _INPUTS = Query(
 #: Content type of server-sent events.
 _EVENTS = "text/event-stream"
 
-#: The other answer to a question.
+#: The alternative response to a query.
 _QUEUED: dict[int | str, dict[str, Any]] = {202: {"description": "The job that measures it."}}
 
-#: Who asks where no keys are needed.
+#: Caller of a service without keys.
 _ANYBODY = ApiKey("anybody", "admin", "")
 
 
 def make_app(service: LatencyService, keys: ApiKeys | None = None, hosts: Sequence[str] = ()) -> FastAPI:
-    """Return the application of a service.
+    """Return the FastAPI application of a service.
 
     Parameters
     ----------
     service : LatencyService
-        What answers.
+        The service.
     keys : ApiKeys, optional
-        Who may ask. Without keys everybody may do everything who calls it by a name of this machine.
+        API keys of the callers. Without keys, every caller that uses a host name of this machine has full access.
     hosts : sequence of str
-        Names by which it may be called, besides those of this machine; all, if there are keys and none is given.
+        Accepted host names besides those of this machine. With keys and no names, every host name is accepted.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def make_app(service: LatencyService, keys: ApiKeys | None = None, hosts: Sequen
 
 @dataclass
 class _Caller:
-    """Who asks, and from where."""
+    """Key and address of a caller."""
 
     key: ApiKey
     address: str
@@ -135,9 +135,9 @@ class _Interface:
         self._uploads = RateLimiter(limits.uploads, 50 * limits.uploads)
 
     def register(self, app: FastAPI) -> None:
-        """Add the routes and what surrounds them."""
+        """Add the routes and the middleware."""
         register_errors(app)
-        app.add_middleware(_Around, metrics=self._metrics, limiter=self._requests)
+        app.add_middleware(_Middleware, metrics=self._metrics, limiter=self._requests)
         read, measure, admin = (Depends(self._allowing(role)) for role in ("read", "measure", "admin"))
         self._register_questions(app, read)
         self._register_service(app, read, admin)
@@ -152,7 +152,7 @@ class _Interface:
         async def latency(
             platform: str = Query(max_length=300), key: str = Query(max_length=4000), _: _Caller = read
         ) -> Response:
-            """Return what records know of a key; 404 if they know nothing."""
+            """Return the recorded latency of a key; 404 if there is no record."""
             answer = await self._known.ask(key, platform)
             if answer is None:
                 raise MissingEntryError(f"No record tells the latency of {key[:80]!r} on {platform!r}.")
@@ -166,7 +166,7 @@ class _Interface:
             inputs: list[str] | None = _INPUTS,
             caller: _Caller = read,
         ) -> Response:
-            """Read an ONNX file (the body), and return its key."""
+            """Read an ONNX file from the request body and return its key."""
             content = await self._body(request, _ONNX)
             self._charge_upload(caller)
             shapes = [InputShape.parse(text) for text in inputs] if inputs else None
@@ -175,13 +175,13 @@ class _Interface:
 
         @app.post("/v1/query", tags=["questions"], openapi_extra=takes(QueryRequest), responses=_QUEUED)
         async def query(request: Request, caller: _Caller = read) -> Response:
-            """Answer a question: 200 with an answer, or 202 with the job that measures it."""
+            """Answer a query: 200 with an answer, or 202 with the job that measures it."""
             asked = await self._model(request, QueryRequest)
             return await run_in_threadpool(self._answer, asked, caller)
 
         @app.post("/v1/queries", tags=["questions"], openapi_extra=takes(BulkRequest))
         async def queries(request: Request, caller: _Caller = read) -> Response:
-            """Answer many questions: for each an answer, a job or an error."""
+            """Answer several queries, each with an answer, a job or an error."""
             asked = await self._model(request, BulkRequest)
             if len(asked.questions) > service.limits.bulk:
                 raise InvalidValueError(
@@ -195,7 +195,7 @@ class _Interface:
 
         @app.post("/v1/compare", tags=["questions"], openapi_extra=takes(ComparisonRequest))
         async def compare(request: Request, _: _Caller = read) -> Response:
-            """Answer for all platforms, without measuring."""
+            """Answer a query for all platforms without measuring."""
             asked = await self._model(request, ComparisonRequest)
             return await run_in_threadpool(self._everywhere, asked.key)
 
@@ -206,7 +206,7 @@ class _Interface:
             most: int = Query(default=20, ge=1, le=500),
             _: _Caller = read,
         ) -> Response:
-            """Return the operators of a network that cost the most, as a predictor says."""
+            """Return the most expensive operators of a network according to a predictor."""
             return JSONResponse({"operators": service.explain(service.question(key), platform, most)})
 
     def _register_service(self, app: FastAPI, read: Any, admin: Any) -> None:
@@ -214,18 +214,18 @@ class _Interface:
 
         @app.get("/health", tags=["service"])
         def health() -> Response:
-            """Return whether the database answers."""
+            """Return whether the database is reachable."""
             service.query.store.platforms()
             return JSONResponse({"status": "ok", "version": app.version})
 
         @app.get("/metrics", tags=["service"], response_class=Response, responses=answers(CONTENT_TYPE_LATEST))
         def metrics(_: _Caller = read) -> Response:
-            """Return figures for Prometheus."""
+            """Return metrics in the Prometheus format."""
             return Response(self._metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
         @app.get("/v1/database", tags=["service"])
         def database(_: _Caller = admin) -> Response:
-            """Return how much there is in the database."""
+            """Return the number of stored rows of each kind in the database."""
             store = service.query.store
             counts = count_stored(store.database) if isinstance(store, DatabaseStore) else {}
             return JSONResponse(counts)
@@ -235,7 +235,7 @@ class _Interface:
 
         @app.get("/v1/jobs", tags=["jobs"])
         def jobs(limit: int = limit, offset: int = OFFSET, _: _Caller = read) -> Response:
-            """Return jobs, the latest first."""
+            """Return jobs, newest first."""
             return JSONResponse(page_of([job.content() for job in service.jobs.all()], limit, offset))
 
         @app.get("/v1/jobs/{job}", tags=["jobs"])
@@ -245,17 +245,17 @@ class _Interface:
 
         @app.delete("/v1/jobs/{job}", tags=["jobs"])
         def cancel(job: str, caller: _Caller = measure) -> Response:
-            """Take a job out of the queue: one's own, or with the role admin any."""
+            """Cancel a queued job. Callers may cancel their own jobs, the role admin any job."""
             if not (caller.key.allows("admin") or service.jobs.find(job).owner == caller.key.name):
                 raise RefusedError(403, "Only who asked for a job, or an administrator, may cancel it.")
             return JSONResponse(service.jobs.cancel(job).content())
 
         @app.get("/v1/jobs/{job}/events", tags=["jobs"], response_class=Response, responses=answers(_EVENTS))
         async def events(job: str, _: _Caller = read) -> Response:
-            """Tell the progress of a job as server-sent events."""
+            """Stream the progress of a job as server-sent events."""
             found = service.jobs.find(job)
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_told(found), media_type=_EVENTS, headers=headers)
+            return StreamingResponse(_stream_events(found), media_type=_EVENTS, headers=headers)
 
     def _answer(self, asked: QueryRequest, caller: _Caller) -> Response:
         if asked.onnx is not None:
@@ -311,7 +311,7 @@ class _Interface:
         return JSONResponse(content)
 
     async def _body(self, request: Request, kind: str) -> bytes:
-        """Return the body of a request, unless it is too large or of another kind."""
+        """Return the body of a request; raise if it is too large or of another content type."""
         found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if found != kind:
             raise RefusedError(415, f"The content type must be {kind!r}. Got {found[:60]!r}.")
@@ -337,7 +337,7 @@ class _Interface:
             raise too_many(wait)
 
     def _allowing(self, role: Role) -> Callable[[Request], Awaitable[_Caller]]:
-        # Not in a thread, which would take longer than the work itself.
+        # Async, because a thread would take longer than the work.
         async def allowed(request: Request) -> _Caller:
             address = request.client.host if request.client else ""
             if self._keys is None:
@@ -355,8 +355,8 @@ class _Interface:
         return allowed
 
 
-class _Around:
-    """What surrounds all requests: limits the rate, measures, and says nothing of what went wrong inside."""
+class _Middleware:
+    """Middleware of all requests: limits the rate, records metrics and hides internal errors."""
 
     def __init__(self, app: ASGIApp, metrics: ServiceMetrics, limiter: RateLimiter) -> None:
         self._app, self._metrics, self._limiter = app, metrics, limiter
@@ -367,7 +367,7 @@ class _Around:
             return
         status = 0
 
-        async def told(message: Message) -> None:
+        async def send_safely(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -378,24 +378,24 @@ class _Around:
             wait = self._limiter.wait((scope.get("client") or ("",))[0])
             try:
                 if wait:
-                    await refused(too_many(wait))(scope, receive, told)
+                    await refused(too_many(wait))(scope, receive, send_safely)
                 else:
-                    await self._app(scope, receive, told)
-            except Exception:  # whatever it is, the client gets one sentence
+                    await self._app(scope, receive, send_safely)
+            except Exception:  # any failure is reported to the client as one sentence
                 response = internal_error()
                 if not status:
-                    await response(scope, receive, told)
+                    await response(scope, receive, send_safely)
             count(status)
 
 
-async def _told(job: Job) -> AsyncIterator[str]:
-    """Tell a job whenever it changes, until it is over."""
-    told, waited = -1, 0.0
+async def _stream_events(job: Job) -> AsyncIterator[str]:
+    """Yield an event whenever a job changes, until it ends."""
+    sent, waited = -1, 0.0
     while waited < _LONGEST:
         version, over = job.version, job.is_over
-        if version != told:
+        if version != sent:
             yield f"event: {'end' if over else 'progress'}\ndata: {json_text(job.content())}\n\n"
-            told = version
+            sent = version
         if over:
             return
         await asyncio.sleep(_INTERVAL)

@@ -1,4 +1,4 @@
-"""`JobQueue`: measurements that were asked for, one after another on every platform."""
+"""`JobQueue`: requested measurements, run one at a time per platform."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ State = Literal["queued", "running", "done", "failed", "cancelled"]
 
 _LOG = logging.getLogger(__name__)
 
-#: How long the measurements that run may take to end when the queue is closed [s].
+#: Timeout for running measurements to end when the queue is closed [s].
 _PATIENCE = 10.0
 
 _CLOSED = "The service was stopped before it was measured. What was measured is kept: ask again when it is back."
 
-#: How often a job looks whether its machine is back [s].
+#: Polling interval of a job that waits for a machine [s].
 _LOOK = 0.2
 
-#: What a job does: it is told whom to tell how far it is.
+#: Work of a job; receives the progress callback.
 Work = Callable[[Callable[[Progress], None]], Answer]
 
 
 @dataclass
 class Job:
-    """A measurement that was asked for.
+    """A requested measurement.
 
     Parameters
     ----------
     identifier : str
-        Its name.
+        Identifier of the job.
     key, name, platform : str
-        Of what, and where.
+        Key and name of the network, and id of the platform.
     owner : str
-        Who asked.
+        Name of the caller.
     """
 
     identifier: str
@@ -59,16 +59,16 @@ class Job:
     ended: float | None = None
     answer: Answer | None = None
     error: str = ""
-    #: Grows with every change.
+    #: Incremented with every change.
     version: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the job has reached a final state."""
         return self.state in ("done", "failed", "cancelled")
 
     def content(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the job as plain values."""
         return {
             "id": self.identifier,
             "key": self.key,
@@ -89,7 +89,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True)
 class _Task:
-    """A job and how it is done."""
+    """A job and the callable that runs it."""
 
     job: Job
     work: Work
@@ -97,18 +97,18 @@ class _Task:
 
 
 class JobQueue:
-    """Measures what is asked for: one job at a time on every platform, one job for everyone who asks the same.
+    """Queue of measurements: one job at a time per platform; identical requests share a job.
 
-    Safe in several threads.
+    Thread-safe.
 
     Parameters
     ----------
     most : int
-        Jobs that wait or run.
+        Largest number of queued and running jobs.
     kept : int
-        Jobs that are over and are remembered.
+        Number of finished jobs to keep.
     patience : float, default=600.0
-        How long a job waits for a machine of its platform that has gone [s].
+        How long a job waits for a machine of its platform to return [s].
     """
 
     def __init__(self, most: int, kept: int, patience: float = 600.0) -> None:
@@ -128,19 +128,19 @@ class JobQueue:
         work: Work,
         is_ready: Callable[[], bool] = _always,
     ) -> Job:
-        """Put a measurement into the queue; one that waits or runs already is returned as it is.
+        """Queue a measurement. If it is already queued or running, its job is returned.
 
         Parameters
         ----------
         key, name, platform : str
-            Of what, and where.
+            Key and name of the network, and id of the platform.
         owner : str
-            Who asks.
+            Name of the caller.
         work : callable
-            Measures, and returns the answer.
+            Runs the measurement and returns the answer.
         is_ready : callable, optional
-            Whether a machine of the platform is there. While none is, as when a worker starts anew, the job stays in
-            the queue; one that failed because its machine has gone goes back there.
+            Whether a machine of the platform is available. While none is, for example during the restart of a worker,
+            the job stays in the queue. A job that failed because its machine left is queued again.
 
         Returns
         -------
@@ -172,12 +172,12 @@ class JobQueue:
         return job
 
     def find(self, identifier: str) -> Job:
-        """Return a job by its name.
+        """Return a job by its identifier.
 
         Raises
         ------
         UnknownNameError
-            If there is none, or it was over long ago.
+            If the job does not exist or is no longer kept.
         """
         job = self._jobs.get(identifier)
         if job is None:
@@ -185,19 +185,19 @@ class JobQueue:
         return job
 
     def all(self) -> list[Job]:
-        """Return all jobs, the latest first."""
+        """Return all jobs, newest first."""
         with self._lock:
             return list(reversed(self._jobs.values()))
 
     def cancel(self, identifier: str) -> Job:
-        """Take a job out of the queue.
+        """Cancel a queued job.
 
         Raises
         ------
         UnknownNameError
-            If there is none.
+            If the job does not exist.
         InvalidValueError
-            If it is running or over.
+            If the job is running or finished.
         """
         job = self.find(identifier)
         with self._lock:
@@ -207,14 +207,14 @@ class JobQueue:
         return job
 
     def counts(self) -> dict[str, int]:
-        """Return how many jobs are in each state."""
+        """Return the number of jobs in each state."""
         found = dict.fromkeys(("queued", "running", "done", "failed", "cancelled"), 0)
         for job in self.all():
             found[job.state] += 1
         return found
 
     def close(self) -> None:
-        """Take no more jobs, drop those that wait, and end those that run: what they have measured is kept."""
+        """Reject new jobs, drop queued jobs and stop running ones. Completed measurements are kept."""
         with self._lock:
             self._closed.set()
             places = list(self._places.values())
@@ -233,7 +233,7 @@ class JobQueue:
             self._work(task, end)
 
     def _begin(self, task: _Task, end: float) -> bool:
-        """Leave a job in the queue while no machine of its platform is there; return whether it is to be done now."""
+        """Wait until a machine of the platform is available; return whether the job should run."""
         while not (task.is_ready() or task.job.is_over or time.monotonic() >= end):
             if self._closed.wait(_LOOK):
                 break
@@ -252,10 +252,10 @@ class JobQueue:
                 self._change(job, share=0.0, state="queued")
             else:
                 self._change(job, error=str(error), state="failed", ended=time.time())
-        except Exception:  # one job must not end the thread that runs the others
+        except Exception:  # a failed job must not end the thread of the others
             _LOG.exception("Job %s failed.", job.identifier)
-            said = "The measurement failed. See the log of the service."
-            self._change(job, error=said, state="failed", ended=time.time())
+            message = "The measurement failed. See the log of the service."
+            self._change(job, error=message, state="failed", ended=time.time())
         else:
             self._change(job, answer=answer, share=1.0, state="done", ended=time.time())
 
@@ -265,14 +265,14 @@ class JobQueue:
         self._change(job, share=progress.share)
 
     def _change(self, job: Job, **changes: Any) -> None:
-        # The state last: whoever sees that a job is over finds its answer.
+        # The state comes last, so that a finished job always has its answer.
         for name, value in sorted(changes.items(), key=lambda item: item[0] == "state"):
             setattr(job, name, value)
         job.version += 1
 
 
 class _Place:
-    """A platform, and the thread that does its jobs one after another; the process may end under it."""
+    """A platform and the daemon thread that runs its jobs one at a time."""
 
     def __init__(self, run: Callable[[_Task], None]) -> None:
         self.waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()

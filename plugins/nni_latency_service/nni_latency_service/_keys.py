@@ -1,4 +1,4 @@
-"""`ApiKeys`: who may ask, measure and administer. Keys are stored as digests."""
+"""`ApiKeys`: the API keys of a service and their roles. Keys are stored as digests."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from nni_latency.documents import DocumentFormat, StrictDocument
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import reserved, write_atomically
 
-#: What a key allows; each role includes those before it.
+#: Roles of a key; each includes those before it.
 Role = Literal["read", "measure", "admin"]
 
-#: Bytes of a key: too many to be guessed, so a plain digest of it is as good as a slow one.
+#: Length of a key [byte]. It has enough entropy that a plain digest is as safe as a slow hash.
 _BYTES = 32
 
 _PREFIX = "nnil_"
 
-#: How long a change waits for those of other processes [s].
+#: How long a change waits for the lock of another process [s].
 _PATIENCE = 30.0
 
 
@@ -54,14 +54,14 @@ _FORMAT = DocumentFormat(
 
 @dataclass(frozen=True)
 class ApiKey:
-    """Whose key it is and what it allows. Immutable.
+    """Owner, role and digest of a key. Immutable.
 
     Parameters
     ----------
     name : str
-        Whose.
+        Name of the owner.
     role : {"read", "measure", "admin"}
-        What it allows: asking; measuring, too; or everything.
+        Permissions: queries; queries and measurements; everything.
     digest : str
         SHA-256 of the key.
     """
@@ -71,7 +71,7 @@ class ApiKey:
     digest: str
 
     def allows(self, role: Role) -> bool:
-        """Whether it allows what a role allows."""
+        """Whether the key has the permissions of a role."""
         roles = get_args(Role)
         return bool(roles.index(self.role) >= roles.index(role))
 
@@ -102,12 +102,12 @@ class ApiKeys:
         Raises
         ------
         FileFormatError
-            If it is none.
+            If it is not a key file.
         """
         return _FORMAT.load(path, lambda found: cls([ApiKey(item.name, item.role, item.digest) for item in found.keys]))
 
     def save(self, path: str | Path) -> None:
-        """Write a file of keys that nobody but its owner can read."""
+        """Write a key file that only its owner can read."""
         target = Path(path)
         with reserved(target, "writing", wait=_PATIENCE):
             self._write(target)
@@ -115,26 +115,26 @@ class ApiKeys:
     @classmethod
     @contextlib.contextmanager
     def changing(cls, path: str | Path, *, create: bool = False) -> Iterator[ApiKeys]:
-        """Change the keys of a file, which no other process reads and writes meanwhile.
+        """Change the keys of a file while holding its lock.
 
         Parameters
         ----------
         path : str or Path
             The file.
         create : bool, default=False
-            Whether it is made if it does not exist.
+            Whether to create the file if it does not exist.
 
         Yields
         ------
         ApiKeys
-            Its keys; written in the end, unless an exception is raised.
+            The keys of the file. They are written on exit, unless an exception is raised.
 
         Raises
         ------
         BusyError
-            If other processes change it for half a minute.
+            If other processes hold the lock for half a minute.
         FileFormatError
-            If it is no file of keys.
+            If it is not a key file.
         """
         target = Path(path)
         with reserved(target, "changing", wait=_PATIENCE):
@@ -150,20 +150,20 @@ class ApiKeys:
         target.chmod(0o600)
 
     def __iter__(self) -> Iterator[ApiKey]:
-        """Iterate over the keys in the order in which they were added."""
+        """Iterate over the keys in order of addition."""
         return iter(self._keys.values())
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of keys."""
         return len(self._keys)
 
     def add(self, name: str, role: Role) -> str:
-        """Make a key, and return it: this is the only time that it is known.
+        """Create a key and return it. The key is not stored and cannot be retrieved later.
 
         Raises
         ------
         InvalidValueError
-            If the name is taken or empty, or there is no such role.
+            If the name is taken or empty, or the role is unknown.
         """
         if not name.strip() or len(name) > 100 or name in self._keys:
             raise InvalidValueError(f"The name of a key must be new and have 1 to 100 characters. Got {name[:110]!r}.")
@@ -174,19 +174,19 @@ class ApiKeys:
         return text
 
     def remove(self, name: str) -> None:
-        """Take a key away.
+        """Remove a key.
 
         Raises
         ------
         UnknownNameError
-            If there is none of that name.
+            If no key has this name.
         """
         if name not in self._keys:
             raise UnknownNameError.of("key", name, list(self._keys))
         del self._keys[name]
 
     def find(self, text: str) -> ApiKey | None:
-        """Return the key that a text is; None if it is none."""
+        """Return the key that matches a text; None if there is none."""
         digest = _digest(text)
         return next((key for key in self._keys.values() if hmac.compare_digest(key.digest, digest)), None)
 

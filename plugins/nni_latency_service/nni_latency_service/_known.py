@@ -1,4 +1,4 @@
-"""`KnownAnswers`: what records know, for many requests at a time."""
+"""`KnownAnswers`: batched lookup of recorded latencies."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import anyio.to_thread
 
 from nni_latency_service.query import Answer
 
-#: Questions that are answered together at most.
+#: Largest number of lookups in a batch.
 _MOST = 64
 
-#: Questions that have come meanwhile do not wait for others that take longer than this [s].
+#: Longest time that new lookups wait for the current batch [s].
 _SLOW = 0.05
 
-#: Threads that answer at most; one is enough unless the database is slow.
+#: Largest number of threads; one is enough unless the database is slow.
 _THREADS = 8
 
 _Batch = list[tuple[str, str, asyncio.Future[Answer | None]]]
 
 
 class KnownAnswers:
-    """Asks in one thread what records know; all that is asked meanwhile is asked together next.
+    """Looks up recorded latencies in a thread; requests that arrive meanwhile form the next batch.
 
-    A thread and a transaction for every request would take longer than the answers. It belongs to one event loop.
+    A thread and a transaction per request would take longer than the lookups. An instance belongs to one event loop.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class KnownAnswers:
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def ask(self, key: str, platform: str) -> Answer | None:
-        """Return what records know of a key on a platform.
+        """Return the recorded latency of a key on a platform.
 
         Raises
         ------
@@ -63,9 +63,9 @@ class KnownAnswers:
     async def _answer(self, batch: _Batch) -> None:
         try:
             found = await self._in_thread([(key, platform) for key, platform, _ in batch])
-        except Exception as error:  # whatever it is, whoever asked is told
+        except Exception as error:  # any failure is passed to the callers
             if len(batch) > 1:
-                # One of them may be to blame, and the others are not.
+                # A single request may be the cause: retry them one by one.
                 for item in batch:
                     await self._answer([item])
             elif not batch[0][2].done():

@@ -1,4 +1,4 @@
-"""What a service takes at most."""
+"""Limits of a service."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _MEASURE = Limits(memory=8 * 2**30, file_size=2**30, open_files=1024)
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """What a service takes at most. Immutable.
+    """Limits of a service. Immutable.
 
     Parameters
     ----------
     body : int
         Size of a request [byte].
     numbers : int
-        Numbers of all weights of a network together, and of one tensor between two operators.
+        Number of elements of all weights of a network, and of one intermediate tensor.
     queue : int
-        Measurements that wait or run.
+        Queued and running measurements.
     rate, burst : float
-        Requests of a client by second in the long run, and at once.
+        Sustained requests of a client per second, and size of a burst.
     uploads : float
-        Networks that a client may send by second in the long run; fifty times as many at once.
+        Sustained uploads of a client per second; a burst may be fifty times as large.
     bulk : int
-        Questions of one request.
+        Queries per request.
     page : int
-        Items of one page of a list.
+        Items per page of a list.
     read_time : float
         Time to read a network [s].
     patience : float
-        How long a measurement waits for a machine of its platform that has gone [s].
+        How long a measurement waits for a machine of its platform to return [s].
     kept : int
-        Networks, and ended jobs, that are remembered.
+        Number of networks and of finished jobs to keep.
     read, measure : Limits
-        What the processes may use that read and measure networks.
+        Resource limits of the processes that read and measure networks.
     """
 
     body: int = 64 * 2**20
@@ -60,16 +60,16 @@ class ServiceLimits:
 
 
 class RateLimiter:
-    """Lets every client do so much in the long run, and some at once. Safe in several threads.
+    """Token bucket per client. Thread-safe.
 
     Parameters
     ----------
     rate : float
-        By second.
+        Sustained rate [1/s].
     burst : float
-        At once.
+        Size of a burst.
     clock : callable, default=time.monotonic
-        Tells the time [s].
+        Returns the time [s].
 
     Examples
     --------
@@ -78,7 +78,7 @@ class RateLimiter:
     [0.0, 0.0, 1.0]
     """
 
-    #: Clients that are remembered; a forgotten one begins anew.
+    #: Number of clients to keep; a dropped client starts with a full bucket.
     MOST_CLIENTS = 10_000
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait(self, client: str, cost: float = 1.0) -> float:
-        """Take what something costs from a client; return 0, or how long it has to wait [s] if it has not so much."""
+        """Charge a client; return 0, or the time to wait [s] if its bucket is too low."""
         now = self._clock()
         with self._lock:
             left, at = self._clients.pop(client, (self._burst, now))

@@ -1,4 +1,4 @@
-"""`ServiceMetrics`: figures of a service for Prometheus."""
+"""`ServiceMetrics`: Prometheus metrics of a service."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from nni_latency_service._service import LatencyService
 
-#: Bounds of the histogram of times [s].
+#: Buckets of the histogram of response times [s].
 _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 
 
 class ServiceMetrics:
-    """Counts requests, and tells what a service counts.
+    """Counts requests, and exports the counters of a service.
 
     Parameters
     ----------
     service : LatencyService
-        Whose answers and jobs are told.
+        Service whose answers and jobs are exported.
     """
 
     def __init__(self, service: LatencyService) -> None:
@@ -36,13 +36,13 @@ class ServiceMetrics:
 
     @contextmanager
     def request(self) -> Iterator[Callable[[int], None]]:
-        """Count a request; what is yielded is told the status."""
+        """Count a request; yields a callback that takes the HTTP status."""
         begin = time.perf_counter()
         yield lambda status: self._requests.labels(str(status)).inc()
         self._times.observe(time.perf_counter() - begin)
 
     def exposition(self) -> bytes:
-        """Return all figures as Prometheus reads them."""
+        """Return all metrics in the Prometheus text format."""
         for source in ("record", "measurement", "prediction"):
             self._answers.labels(source).set(self._service.sources[source])
         for state, count in self._service.jobs.counts().items():

@@ -1,4 +1,4 @@
-"""The page of the service: three files, nothing of which comes from elsewhere."""
+"""Web page of the service: three static files without external resources."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-#: By path, the file and its content type.
+#: File and content type by path.
 _FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 
-#: What a browser may load and do: nothing but these files and requests to this service.
+#: Content security policy: only these files and requests to this service.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -23,10 +23,10 @@ _POLICY = (
 
 
 def register_page(app: FastAPI) -> None:
-    """Add the page to an application. It shows nothing by itself, so it needs no key."""
+    """Add the page to an application. It holds no data, so it needs no key."""
     for path in _FILES:
         app.add_api_route(path, _route(path), methods=["GET"], include_in_schema=False)
-    # Browsers ask for it by themselves.
+    # Browsers request it automatically.
     app.add_api_route("/favicon.ico", lambda: Response(status_code=204), methods=["GET"], include_in_schema=False)
 
 

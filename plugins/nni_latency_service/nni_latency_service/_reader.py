@@ -1,4 +1,4 @@
-"""`OnnxReader`: ONNX files of strangers are read in a process of its own, with limits of time and memory."""
+"""`OnnxReader`: reads untrusted ONNX files in a separate process with time and memory limits."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from nni_latency_service.query import Question
 
 
 class OnnxReader:
-    """Reads ONNX files in worker processes. Safe in several threads.
+    """Reads ONNX files in worker processes. Thread-safe.
 
-    What a file makes the process do ends with the process: one that takes too long or too much memory is stopped, one
-    that crashes is started again.
+    The effects of a file are confined to the process: a process that exceeds its time or memory limit is stopped, and
+    one that crashes is restarted.
 
     Parameters
     ----------
     limits : ServiceLimits
-        Of time, memory and sizes.
+        Limits of time, memory and sizes.
     processes : int, default=2
-        Files that are read at once.
+        Number of files read in parallel.
     """
 
     def __init__(self, limits: ServiceLimits, processes: int = 2) -> None:
@@ -47,16 +47,16 @@ class OnnxReader:
         content : bytes
             The file.
         name : str
-            What it is called in messages.
+            Name in messages.
         shapes : list of InputShape, optional
-            Shapes of its inputs, where the file leaves sizes open.
+            Shapes of the inputs, for dynamic sizes.
         batch : int, optional
-            First dimension of its inputs.
+            First dimension of the inputs.
 
         Raises
         ------
         InvalidValueError
-            If it cannot be read, or is more than the service takes.
+            If it cannot be read, or exceeds the limits.
         """
         with self._worker() as worker:
             try:
@@ -69,7 +69,7 @@ class OnnxReader:
         return Question.of_graph(_graph_of(graph), light, _inputs_of(json.loads(inputs)), name)
 
     def start(self) -> None:
-        """Start a process before the first file comes, in the background."""
+        """Start a process in the background before the first file arrives."""
         threading.Thread(target=self._start, daemon=True).start()
 
     def _start(self) -> None:
@@ -77,7 +77,7 @@ class OnnxReader:
             pass
 
     def close(self) -> None:
-        """Stop the processes; they are started again when they are needed."""
+        """Stop the processes; they are restarted on demand."""
         for _ in range(self._idle.qsize()):
             worker = self._idle.get()
             if worker is not None:
@@ -92,7 +92,7 @@ class OnnxReader:
                 worker = WorkerProcess.of(partial(Reading, self._limits.numbers), self._limits.read)
             yield worker
         except LatencyError:
-            # It hangs, has died, or never began.
+            # The process hangs, has died or failed to start.
             if worker is not None:
                 worker.stop()
             worker = None

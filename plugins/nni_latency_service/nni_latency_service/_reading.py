@@ -1,4 +1,4 @@
-"""What the process does that reads ONNX files; it imports little, so that it is soon there."""
+"""Code of the process that reads ONNX files. It imports little, so that the process starts fast."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nni_latency.operators import Graph, InputShape, count_operators, load_onnx,
 from nni_latency.units import number_of
 from nni_latency_service.query import as_file
 
-#: Where the weights of a file are said to be that has none.
+#: External data location in files without weights.
 _LEFT_OUT = "weights-left-out"
 
 
 class Reading:
-    """What the worker process does."""
+    """Task of the worker process."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -36,7 +36,7 @@ class Reading:
     def read(
         self, content: bytes, name: str, shapes: list[InputShape] | None, batch: int | None
     ) -> tuple[bytes, str, str]:
-        """Return the file without weights, its graph and its inputs as JSON."""
+        """Return the file without weights, and its graph and inputs as JSON."""
         try:
             with as_file(content, name) as path:
                 self._check(load_onnx(path, batch, shapes), name)
@@ -44,19 +44,19 @@ class Reading:
             with as_file(light, name) as path:
                 graph, inputs = read_onnx(path), onnx_inputs(path)
             self._check_sizes(graph, name)
-            # What cannot be counted makes no sense to a predictor either.
+            # A network whose work cannot be counted cannot be predicted.
             count_operators([item.op for item in graph.operators])
         except LatencyError:
             raise
         except (MemoryError, RecursionError) as error:
             raise InvalidValueError(f"{name!r} takes more memory to be read than the service allows.") from error
-        except Exception as error:  # a file of a stranger may break anything
+        except Exception as error:  # an untrusted file may raise any exception
             raise InvalidValueError(f"{name!r} is not a network that can be read ({type(error).__name__}).") from error
         described = [[list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for tensor in inputs.tensors]
         return light, GraphDocument.of(graph).model_dump_json(), json.dumps(described)
 
     def _check(self, model: Any, name: str) -> None:
-        """Refuse weights in other files, and more weights than the service takes."""
+        """Reject external weights, and more weights than the limit."""
         onnx = require("onnx", "Reading ONNX", "onnx")
         elsewhere = [
             tensor.name

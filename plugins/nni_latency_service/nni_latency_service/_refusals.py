@@ -1,4 +1,4 @@
-"""Refusals: JSON with one sentence, and nothing of what went wrong inside."""
+"""Error responses: JSON with one sentence and no internal details."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Refusal(BaseModel):
     status: int
 
 
-#: Every refusal, for the document of the service.
+#: Error responses for the OpenAPI document.
 REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Refusal, "description": "The request is wrong, or not allowed."},
     "5XX": {"model": Refusal, "description": "The service failed, or cannot answer now."},
@@ -49,7 +49,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 class RefusedError(Exception):
-    """A request that is refused, with the status and one sentence."""
+    """Raised when a request is rejected; carries the status and one sentence."""
 
     def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(sentence)
@@ -57,7 +57,7 @@ class RefusedError(Exception):
 
 
 def register_errors(app: FastAPI) -> None:
-    """Turn whatever goes wrong into JSON with one sentence."""
+    """Convert all exceptions to JSON with one sentence."""
 
     @app.exception_handler(RefusedError)
     async def refusal(_: Request, error: RefusedError) -> Response:
@@ -84,13 +84,13 @@ def register_errors(app: FastAPI) -> None:
 
 
 def _allowed(request: Request) -> str:
-    """Return the methods of a path: of all of its routes, where the framework names those of the first."""
+    """Return the methods of all routes of a path; the framework lists only those of the first."""
     routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     return ", ".join(sorted({method for route in routes for method in route.methods}))
 
 
 def sentence_of(error: Any) -> str:
-    """Say in one sentence what the first mistake in a request is."""
+    """Describe the first error of a request in one sentence."""
     try:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
@@ -101,12 +101,12 @@ def sentence_of(error: Any) -> str:
 
 
 def too_many(wait: float) -> RefusedError:
-    """Return the refusal of a client that has to wait [s]."""
+    """Return the error of a client that has to wait [s]."""
     return RefusedError(429, f"Too many requests. Wait {wait:.1f} s.", {"Retry-After": str(max(1, round(wait)))})
 
 
 def refused(refusal: RefusedError) -> Response:
-    """Return the response of a refusal."""
+    """Return the response to a rejected request."""
     return _error(refusal.status, str(refusal), refusal.headers)
 
 
@@ -115,7 +115,7 @@ def _error(status: int, sentence: str, headers: dict[str, str] | None = None) ->
 
 
 def internal_error() -> Response:
-    """Log the exception that is handled, and return a response that says nothing of it."""
+    """Log the current exception and return a response without its details."""
     number = secrets.token_hex(4)
     _LOG.exception("Request %s failed.", number)
     return _error(500, f"The service failed. Its log says why, under {number}.")

@@ -1,4 +1,4 @@
-"""What requests hold, checked."""
+"""Validated models of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Key = Annotated[
 ]
 
 
-#: What describes the body of a request that is a file.
+#: OpenAPI schema of a request body that is a file.
 FILE = {"type": "string", "format": "binary"}
 
 
@@ -62,23 +62,23 @@ class ComparisonRequest(BaseModel):
 
 
 def takes(model: Any) -> dict[str, Any]:
-    """Describe the body of a request."""
+    """Return the OpenAPI entry of a request body."""
     schema = model.model_json_schema()
     return body_of("application/json", _inlined(schema, schema.pop("$defs", {})))
 
 
 def body_of(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe a body of a content type."""
+    """Return the OpenAPI entry of a body with a content type."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
 
 
 def answers(kind: str) -> dict[int | str, dict[str, Any]]:
-    """Describe an answer of another content type than JSON."""
+    """Return the OpenAPI entry of a response other than JSON."""
     return {200: {"description": "Successful Response", "content": {kind: {"schema": {"type": "string"}}}}}
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Put definitions where they are referred to: the document of the service has them nowhere else."""
+    """Inline the definitions, which the OpenAPI document does not contain."""
     if isinstance(schema, list):
         return [_inlined(item, definitions) for item in schema]
     if not isinstance(schema, dict):

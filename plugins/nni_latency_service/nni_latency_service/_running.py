@@ -1,4 +1,4 @@
-"""Running the service: uvicorn on one address."""
+"""Runs the service with uvicorn."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from nni_latency_service._service import LatencyService
 
 
 def check_binding(host: str, keys: ApiKeys | None) -> None:
-    """Refuse to be reached from other machines without keys.
+    """Reject a public address without keys.
 
     Raises
     ------
     InvalidValueError
-        If the host is not this machine alone and there are no keys.
+        If the host is reachable from other machines and there are no keys.
     """
     if not (keys is not None and len(keys)) and not _is_local(host):
         raise InvalidValueError(
@@ -54,22 +54,22 @@ def serve(
     Parameters
     ----------
     service : LatencyService
-        What answers.
+        The service.
     host, port : str, int
-        Where it listens; port 0 is any that is free.
+        Address to listen on; port 0 selects a free port.
     keys : ApiKeys, optional
-        Who may ask.
+        API keys of the callers.
     hosts : sequence of str
-        Names by which it may be called; see `make_app`.
+        Accepted host names; see `make_app`.
     on_start : callable, optional
-        Called with its URL once it listens.
+        Called with the URL once the service listens.
 
     Raises
     ------
     InvalidValueError
-        If other machines would reach it without keys.
+        If other machines could reach it without keys.
     OutputError
-        If it cannot listen there.
+        If the address is not available.
     """
     check_binding(host, keys)
     app = make_app(service, keys if keys is not None and len(keys) else None, hosts)
@@ -82,12 +82,12 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        # The faster one has no limit on the size of headers.
+        # The faster parser does not limit the size of headers.
         http="h11",
         timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=65536,
     )
-    # What is loaded by now stays: it need not be searched for garbage again and again, while requests wait.
+    # Freeze the objects loaded so far, so that garbage collection does not scan them while requests wait.
     gc.collect()
     gc.freeze()
     with listening:

@@ -1,4 +1,4 @@
-"""`LatencyService`: what the service does, whatever carries the requests."""
+"""`LatencyService`: the service without its transport."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from nni_latency_service.query import Answer, LatencyQuery, Measure, Question
 
 _LOG = logging.getLogger(__name__)
 
-#: How long what is known of the drift of a platform is told again [s].
+#: Lifetime of the cached drift of a platform [s].
 _DRIFT_HOLDS = 60.0
 
-#: Numbers of the inputs, and of the weights, of an operator or a kernel that is asked about alone.
+#: Largest number of elements of the inputs, and of the weights, of a single operator or kernel.
 _MOST_ALONE = 2**25
 
 
 class LatencyService:
-    """Answers questions, and keeps a queue of what is to be measured. Safe in several threads.
+    """Answers queries and queues measurements. Thread-safe.
 
     Parameters
     ----------
     query : LatencyQuery
-        What answers.
+        Answers the queries.
     limits : ServiceLimits, optional
-        What is taken at most.
+        Limits of the service.
 
     Attributes
     ----------
     jobs : JobQueue
-        What is to be measured.
+        Requested measurements.
     sources : Counter
-        Answers so far, by source.
+        Number of answers by source.
     """
 
     def __init__(self, query: LatencyQuery, limits: ServiceLimits | None = None) -> None:
@@ -65,9 +65,9 @@ class LatencyService:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop the background work."""
         self._closed.set()
-        # First, so that a measurement does not wait for a machine of a farm.
+        # The machines first, so that no measurement waits for a machine of a farm.
         self.query.machines.close()
         self.jobs.close()
         self.reader.close()
@@ -75,12 +75,12 @@ class LatencyService:
     def read(
         self, content: bytes, name: str, shapes: list[InputShape] | None = None, batch: int | None = None
     ) -> Question:
-        """Read a network, and remember it for questions that name its key alone.
+        """Read a network and keep it for queries by key.
 
         Raises
         ------
         InvalidValueError
-            If it cannot be read, or is more than the service takes.
+            If it cannot be read, or exceeds the limits.
         """
         found: Question = self.reader.read(content, name, shapes, batch)
         with self._lock:
@@ -91,12 +91,12 @@ class LatencyService:
         return found
 
     def question(self, key: str) -> Question:
-        """Return the question of a key: a network that was read, an operator or a kernel.
+        """Return the question of a key: a network read before, an operator or a kernel.
 
         Raises
         ------
         InvalidValueError, UnknownNameError
-            If it is no key.
+            If the key is invalid or unknown.
         """
         found = self._questions.get(key)
         if found is not None:
@@ -107,7 +107,7 @@ class LatencyService:
         return Question.of(key)
 
     def _check_size(self, key: str) -> None:
-        """Refuse an operator or a kernel that is too large to be built in this process."""
+        """Reject an operator or a kernel that is too large to build in this process."""
         sizes = [_MOST_ALONE + 1 if size is None else size for size in map(whole_number, re.findall(r"\d+", key))]
         if OP_KEY.fullmatch(key):
             features = features_of(parse_op_keys(key)[0])
@@ -120,11 +120,11 @@ class LatencyService:
             )
 
     def known(self, key: str, platform: str) -> Answer | None:
-        """Return what is known of a key from records."""
+        """Return the recorded latency of a key."""
         return self.known_all([(key, platform)])[0]
 
     def known_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer | None]:
-        """Return what is known of each of many keys and platforms from records."""
+        """Return the recorded latency of each pair of key and platform."""
         answers = self.query.known_all(asked)
         self.sources["record"] += sum(answer is not None for answer in answers)
         return answers
@@ -132,7 +132,7 @@ class LatencyService:
     def ask(
         self, question: Question, platform: str, measure: Measure, within: float, owner: str, *, may_measure: bool
     ) -> Answer | Job:
-        """Answer at once, or put a measurement into the queue.
+        """Answer immediately, or queue a measurement.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class LatencyService:
                 question.name,
                 platform,
                 owner,
-                lambda told: self._measured(question, platform, when, within, told),
+                lambda report: self._measured(question, platform, when, within, report),
                 lambda: self.query.measures_on(platform),
             )
         if answer is None or (when == "always" and answer.source == "prediction"):
@@ -168,7 +168,7 @@ class LatencyService:
         return answer
 
     def _is_wanted(self, answer: Answer | None, when: Measure, within: float) -> bool:
-        """Whether something is to be measured, if that is possible."""
+        """Whether the query asks for a measurement."""
         if when == "never" or (answer is not None and answer.source == "record" and not answer.remarks):
             return False
         if answer is None or when == "always" or answer.source == "record":
@@ -181,16 +181,16 @@ class LatencyService:
         places = ", ".join(item.id for item in self.query.machines.platforms()) or "none"
         return f"Nothing measures on this platform. Those that are measured on: {places}."
 
-    def _measured(self, question: Question, platform: str, when: Measure, within: float, told: Any) -> Answer:
+    def _measured(self, question: Question, platform: str, when: Measure, within: float, report: Any) -> Answer:
         def on_progress(progress: Progress) -> None:
-            told(progress)
+            report(progress)
 
         answer = self.query.ask(question, platform, measure=when, within=within, on_progress=on_progress)
         self.sources[answer.source] += 1
         return answer
 
     def describe(self, question: Question) -> dict[str, Any]:
-        """Return what is known of a network without any platform: its operators and their work."""
+        """Return the platform-independent description of a network: its operators and their work."""
         found: dict[str, Any] = {"key": question.key, "kind": question.kind, "name": question.name}
         if question.graph is not None:
             features = count_graph(question.graph).features
@@ -198,12 +198,12 @@ class LatencyService:
         return found
 
     def explain(self, question: Question, platform: str, most: int) -> list[dict[str, Any]]:
-        """Return the operators that cost the most on a platform, as a graph predictor says.
+        """Return the most expensive operators on a platform according to a graph predictor.
 
         Raises
         ------
         MissingEntryError
-            If the network itself is not known, or no graph predictor knows the platform.
+            If the network is unknown, or no graph predictor supports the platform.
         """
         if question.graph is None:
             raise MissingEntryError("Only the key of the network is known. Send the network itself.")
@@ -212,7 +212,7 @@ class LatencyService:
                 try:
                     costs = predictor.explain(question.graph, platform)
                 except (LatencyError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-                    # A file of a stranger may say anything of its operators.
+                    # Operators of an untrusted file may have any attributes.
                     raise MissingEntryError(f"{name!r} cannot tell what the operators cost.") from error
                 costs = sorted(costs, key=lambda item: item.seconds, reverse=True)[:most]
                 fields = ("name", "op_key", "seconds", "share")
@@ -220,7 +220,7 @@ class LatencyService:
         raise MissingEntryError(f"No graph predictor knows the platform {platform!r}.")
 
     def evolve_every(self, interval: float) -> None:
-        """Learn from the database now and then, in the background; the versions that it names then answer.
+        """Retrain the predictors from the database periodically in the background, and use the current versions.
 
         Parameters
         ----------
@@ -236,16 +236,16 @@ class LatencyService:
                 for found in evolve(store):
                     _LOG.info("%s: %s", found.name, found.reason)
                 self.take_current()
-            except Exception:  # learning must not end because it failed once
+            except Exception:  # a failure must not end the background training
                 _LOG.exception("Learning from the database failed.")
 
     def take_current(self) -> None:
-        """Let the versions of predictors answer that the database names, where others do.
+        """Replace outdated predictors by the current versions in the database.
 
         Raises
         ------
         FileFormatError
-            If the file of one is damaged.
+            If the file of a predictor is damaged.
         """
         store = self.query.store
         if not isinstance(store, DatabaseStore):
@@ -256,12 +256,12 @@ class LatencyService:
                 self._versions[version.name] = version.number
 
     def take_predictor(self, name: str, predictor: Any) -> None:
-        """Let a predictor answer before all others, or in place of one of the same name."""
+        """Give a predictor precedence over all others; it replaces one of the same name."""
         others = {key: value for key, value in self.query.predictors.items() if key != name}
         self.query.predictors = {name: predictor, **others}
 
     def drift(self, platform: str) -> PlatformDrift:
-        """Return how fast a platform was over time, as of a minute ago at most."""
+        """Return the speed of a platform over time, cached for at most a minute."""
         store = self.query.store
         if not isinstance(store, DatabaseStore):
             return PlatformDrift(platform)
@@ -272,7 +272,7 @@ class LatencyService:
         return found
 
     def predictors(self) -> list[dict[str, Any]]:
-        """Return the predictors and the platforms that each knows."""
+        """Return the predictors and their platforms."""
         found = []
         for name, predictor in self.query.predictors.items():
             known = predictor.platforms_ if isinstance(predictor, GraphPredictor) else (predictor.platform,)

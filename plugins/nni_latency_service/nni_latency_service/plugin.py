@@ -1,4 +1,4 @@
-"""What the entry point names: the hooks of this plugin."""
+"""Hooks of this plugin, named by its entry point."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nni_latency.plugins import Register, RegisterCommand
 
 @hookimpl
 def register_estimators(register: Register) -> None:
-    """Register the estimator ``service:URL#PLATFORM``, which asks a service."""
+    """Register the estimator ``service:URL#PLATFORM``, which queries a service."""
     register("service", _remote)
 
 
 @hookimpl
 def register_commands(register: RegisterCommand) -> None:
-    """Register the commands that ask for a latency, run a service."""
+    """Register the commands that query a latency and run a service."""
     register("query", _query, runs_networks=True)
     register("serve", _serve)
 

@@ -1,4 +1,4 @@
-"""Asking for a latency: known, measured or predicted; here or at a service."""
+"""Latency queries: recorded, measured or predicted; local or through a service."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""`Answer`: a latency, and where it comes from."""
+"""`Answer`: a latency and its source."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nni_latency.estimators import Estimate
 from nni_latency.measurement import KnownLatency
 from nni_latency.platforms import Platform
 
-#: A record of an earlier measurement, one that was just taken, or what a predictor says.
+#: An earlier record, a new measurement or a prediction.
 Source = Literal["record", "measurement", "prediction"]
 
-#: When something that is not known is measured.
+#: When to measure a latency without a record.
 Measure = Literal["always", "if-unsure", "never"]
 
-#: Facts of a platform that tell versions.
+#: Facts of a platform that hold versions.
 _VERSIONS = ("torch", "driver", "cuda", "runtime.version")
 
 
@@ -29,7 +29,7 @@ def check_measure(value: str) -> Measure:
     Raises
     ------
     InvalidValueError
-        If it is no such word.
+        If the value is not one of the options.
     """
     for known in get_args(Measure):
         if value == known:
@@ -39,34 +39,34 @@ def check_measure(value: str) -> Measure:
 
 @dataclass(frozen=True)
 class Answer(Cost):
-    """A latency, and where it comes from. Immutable.
+    """A latency and its source. Immutable.
 
     Parameters
     ----------
     value, low, high : float
         Latency and its interval [s].
     key : str
-        Of what.
+        Key of the network, operator or kernel.
     platform : str
         Id of the platform.
     source : {"record", "measurement", "prediction"}
-        A record of an earlier measurement, one that was taken for this answer, or what a predictor says.
+        An earlier record, a measurement taken for this answer, or a prediction.
     at : float, optional
-        When it was measured [s since 1970, UTC].
+        Time of the measurement [s since 1970, UTC].
     repeatability : float, optional
-        Standard deviation of the visits as a share of their mean, where it was measured.
+        Standard deviation of the visits divided by their mean, for measurements.
     n_samples, n_visits : int
-        Runs and visits behind it.
+        Number of runs and visits.
     campaign : str
         Identifier of the campaign in the database.
     predictor : str
         Name of the predictor.
     versions : mapping of str to str
-        Of nni_latency, and of the runtime as far as the platform tells it.
+        Versions of nni_latency and, if the platform records it, of the runtime.
     missing : tuple of str
-        What a prediction does not rest on as it should.
+        Inputs that the prediction lacks.
     remarks : tuple of str
-        What else is to be said, such as why nothing was measured.
+        Further remarks, such as why nothing was measured.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class Answer(Cost):
 
     @classmethod
     def of_known(cls, known: KnownLatency, source: Source = "record") -> Answer:
-        """Make the answer of what a store knows."""
+        """Create an answer from a known latency of a store."""
         return cls(
             known.value,
             known.low,
@@ -108,7 +108,7 @@ class Answer(Cost):
 
     @classmethod
     def of_estimate(cls, estimate: Estimate, *, key: str, platform: str, predictor: str, version: str) -> Answer:
-        """Make the answer of what a predictor says."""
+        """Create an answer from an estimate."""
         return cls(
             estimate.value,
             estimate.low,
@@ -123,11 +123,11 @@ class Answer(Cost):
 
     @property
     def age(self) -> float | None:
-        """How long ago it was measured [s]; None for a prediction."""
+        """Age of the measurement [s]; None for a prediction."""
         return None if self.at is None else max(0.0, time.time() - self.at)
 
     def content(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the answer as plain values."""
         found = {item.name: getattr(self, item.name) for item in fields(self)}
         return {
             **found,
@@ -138,12 +138,12 @@ class Answer(Cost):
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Answer:
-        """Make one of what `content` returned; what a newer version adds is passed over.
+        """Create an answer from the result of `content`; fields of newer versions are ignored.
 
         Raises
         ------
         InvalidValueError
-            If it is something else.
+            If the content is invalid.
         """
         known = {item.name for item in fields(cls)}
         try:

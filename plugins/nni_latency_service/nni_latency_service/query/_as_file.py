@@ -1,4 +1,4 @@
-"""A content as a file, for a moment."""
+"""Temporary files with a given content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nni_latency.errors import LatencyError
 
 @contextmanager
 def as_file(content: bytes, name: str) -> Iterator[Path]:
-    """Put a content into a file for a moment; messages about the file name what the user knows it by."""
+    """Write a content to a temporary file; messages show the name that the user gave."""
     with tempfile.TemporaryDirectory(prefix="nni_latency_") as folder:
         path = Path(folder) / "network.onnx"
         path.write_bytes(content)

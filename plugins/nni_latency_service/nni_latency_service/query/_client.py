@@ -1,4 +1,4 @@
-"""`LatencyClient`: asking a service of another machine."""
+"""`LatencyClient`: client of a latency service."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from nni_latency.units import number_of
 from nni_latency_service.query._answer import Answer, Measure, check_measure
 from nni_latency_service.query._question import Question
 
-#: The variable with the key of a service, where none is given.
+#: Environment variable with the default API key.
 KEY_VARIABLE = "NNI_LATENCY_API_KEY"
 
-#: Questions of one request.
+#: Queries per request.
 BULK = 64
 
-#: Attempts at a request that is refused because there are too many, or whose connection was closed.
+#: Attempts at a request that is rate-limited or whose connection was closed.
 _ATTEMPTS = 5
 
 
 class ServiceError(LatencyError, RuntimeError):
-    """Raised when a service does not answer, or refuses; the message says why.
+    """Raised when a service does not answer or rejects a request; the message gives the reason.
 
     Attributes
     ----------
     status : int
-        Of HTTP; 0 if nobody answered.
+        HTTP status; 0 without a response.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -42,23 +42,23 @@ class ServiceError(LatencyError, RuntimeError):
 
 
 class LatencyClient:
-    """Asks a service for latencies. Safe in several threads.
+    """Queries a service for latencies. Thread-safe.
 
-    A network is sent without its weights, and only if the service does not know it.
+    A network is sent without its weights, and only if it is unknown to the service.
 
     Parameters
     ----------
     url : str
-        Of the service, such as ``http://127.0.0.1:8765``.
+        URL of the service, such as ``http://127.0.0.1:8765``.
     key : str, optional
-        API key; by default what the environment variable ``NNI_LATENCY_API_KEY`` says.
+        API key; by default the value of the environment variable ``NNI_LATENCY_API_KEY``.
     timeout : float, default=60.0
-        How long to wait for a response [s]; measurements may take longer.
+        Timeout of a response [s]; measurements may take longer.
 
     Raises
     ------
     InvalidValueError
-        If the URL is none.
+        If the URL is invalid.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class LatencyClient:
         self._path = parts.path.rstrip("/")
         self._key = key if key is not None else os.environ.get(KEY_VARIABLE, "")
         self._timeout = timeout
-        # Connections that are free; one that is in use belongs to its thread alone.
+        # Idle connections; a connection in use belongs to its thread.
         self._free: list[http.client.HTTPConnection] = []
         weakref.finalize(self, _close, self._free)
 
@@ -98,7 +98,7 @@ class LatencyClient:
         wait: bool = True,
         on_progress: Callable[[float], None] = lambda _share: None,
     ) -> Answer:
-        """Ask for a latency; what is measured is waited for.
+        """Query a latency; wait for the measurement if there is one.
 
         Parameters
         ----------
@@ -109,20 +109,20 @@ class LatencyClient:
         measure, within
             As for `LatencyQuery.ask`.
         wait : bool, default=True
-            Wait for a measurement; if not, one that was begun raises `MissingEntryError`.
+            Whether to wait for a measurement. If False, a started measurement raises `MissingEntryError`.
         on_progress : callable, optional
-            Called with the share that is done while it is measured.
+            Called with the completed share during a measurement.
 
         Raises
         ------
         ServiceError
-            If the service does not answer, or refuses.
+            If the service does not answer or rejects the request.
         MissingEntryError
-            If nobody knows the latency, and it cannot be measured or predicted.
+            If the latency has no record and can be neither measured nor predicted.
         MeasurementError
-            If it was to be measured and could not be run.
+            If the network cannot be run for a measurement.
         InvalidValueError
-            If the question is none.
+            If the question is invalid.
         """
         check_measure(measure)
         asked = Question.of(question, example_inputs)
@@ -136,17 +136,17 @@ class LatencyClient:
     def query_all(
         self, questions: Sequence[object], platform: str, *, measure: Measure = "if-unsure", within: float = 0.1
     ) -> list[Answer | LatencyError]:
-        """Ask for many latencies in few requests, and wait for those that are measured.
+        """Query several latencies in few requests, and wait for measurements.
 
         Returns
         -------
         list of Answer or LatencyError
-            In the order of the questions; an error where there is no answer.
+            One item per question, in order; an error where there is no answer.
 
         Raises
         ------
         ServiceError
-            If the service does not answer, or refuses.
+            If the service does not answer or rejects the request.
         """
         asked = [Question.of(question) for question in questions]
         results: list[Any] = []
@@ -165,7 +165,7 @@ class LatencyClient:
         return [self._result(item) for item in results]
 
     def known(self, key: str, platform: str) -> Answer | None:
-        """Return what records know of a key; None if they know nothing."""
+        """Return the recorded latency of a key; None if there is no record."""
         words = urllib.parse.urlencode({"key": key, "platform": platform})
         try:
             return self._answer(self._request("GET", f"/v1/latency?{words}"))
@@ -173,7 +173,7 @@ class LatencyClient:
             return None
 
     def platforms(self, *, measured: bool = False) -> list[str]:
-        """Return the ids of the platforms that the service knows, or of those alone on which it measures."""
+        """Return the ids of the platforms of the service, or only of those on which it measures."""
         return [
             self._part(item, "id", str)
             for item in self._pages("/v1/platforms")
@@ -181,11 +181,11 @@ class LatencyClient:
         ]
 
     def health(self) -> dict[str, Any]:
-        """Return what the service says of itself."""
+        """Return the health status of the service."""
         return self._object(self._request("GET", "/health"))
 
     def job(self, identifier: str) -> dict[str, Any]:
-        """Return how far a measurement is."""
+        """Return the state of a job."""
         return self._object(self._request("GET", f"/v1/jobs/{urllib.parse.quote(identifier, safe='')}"))
 
     def _result(self, item: Any) -> Answer | LatencyError:
@@ -219,7 +219,7 @@ class LatencyClient:
         return content
 
     def _part(self, content: Any, name: str, kind: type | tuple[type, ...]) -> Any:
-        """Return a field of what the service answered, if it is there and of the kind that it must be."""
+        """Return a field of a response; raise if it is missing or of the wrong type."""
         value = self._object(content).get(name)
         if not isinstance(value, kind):
             raise self._not_understood(f"no {name!r}" if value is None else f"{name!r} is {type(value).__name__}")
@@ -257,7 +257,7 @@ class LatencyClient:
             try:
                 status, waits, answered = self._send(method, path, content, headers)
             except (OSError, http.client.HTTPException) as error:
-                # Connections that were kept may have been closed by the other side meanwhile.
+                # The server may have closed idle connections.
                 if (
                     attempt == 0
                     and isinstance(error, ConnectionError)
@@ -294,7 +294,7 @@ class LatencyClient:
             return kind(self._host, self._port, timeout=self._timeout)
 
     def close(self) -> None:
-        """Close the connections; they are made again when they are needed."""
+        """Close the connections; they are reopened on demand."""
         _close(self._free)
 
     def _read(self, status: int, answered: bytes) -> Any:
@@ -322,7 +322,7 @@ def _close(connections: list[http.client.HTTPConnection]) -> None:
 
 
 def _described(asked: Question) -> dict[str, Any]:
-    """Say what is asked about: the network itself, or the key of an operator or kernel."""
+    """Return the network, or the key of an operator or kernel, for a request."""
     if not asked.onnx:
         return {"key": asked.key}
     return {"key": asked.key, "onnx": base64.b64encode(asked.onnx).decode(), "name": asked.name[-200:]}

@@ -1,4 +1,4 @@
-"""Machines that measure for a query: this one, or others."""
+"""Machines that measure for a query: local or remote."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from nni_latency.platforms import Platform
 
 _LOG = logging.getLogger(__name__)
 
-#: How often other machines are asked for their platforms [s].
+#: Interval at which remote machines are polled for their platforms [s].
 _INTERVAL = 2.0
 
 
 class Machines(Protocol):
-    """What measures for a query. Safe in several threads."""
+    """Interface of machines that measure for a query. Thread-safe."""
 
     def platforms(self) -> Sequence[Platform]:
-        """Return where it can measure at this moment."""
+        """Return the platforms that are available now."""
 
     def benches(self, platform: str) -> Benches:
-        """Return what opens benches on a platform, by its id.
+        """Return the benches of a platform, by its id.
 
         Raises
         ------
         UnknownNameError
-            If there is no such platform.
+            If the platform is unknown.
         """
 
     def workers(self) -> Sequence[WorkerState]:
-        """Return how machines are doing that join and leave; none where all are this one."""
+        """Return the states of machines that join and leave; empty for the local machine."""
 
     def close(self) -> None:
-        """End what waits for a machine."""
+        """Abort all waits for a machine."""
 
 
 class LocalMachines:
-    """The machine that this process is on, with some runtimes.
+    """The local machine with some runtimes.
 
     Parameters
     ----------
     runtimes : sequence of Runtime
-        What executes networks; of two with one platform, the first.
+        Runtimes that execute networks; the first takes precedence if two share a platform.
     limits : Limits, optional
-        What a worker process may use, for networks of somebody else.
+        Resource limits of a worker process, for untrusted networks.
     """
 
     def __init__(self, runtimes: Sequence[Runtime], limits: Limits | None = None) -> None:
@@ -56,32 +56,32 @@ class LocalMachines:
         self._limits = limits
 
     def platforms(self) -> list[Platform]:
-        """Return where it can measure."""
+        """Return the platforms of the runtimes."""
         return [runtime.platform for runtime in self._runtimes.values()]
 
     def benches(self, platform: str) -> Benches:
-        """Return what opens benches on a platform; raises `UnknownNameError` if there is no such platform."""
+        """Return the benches of a platform; raises `UnknownNameError` if it is unknown."""
         if platform not in self._runtimes:
             raise UnknownNameError.of("platform", platform, sorted(self._runtimes))
         return LocalBenches(self._runtimes[platform], limits=self._limits)
 
     def workers(self) -> list[WorkerState]:
-        """Return nothing: this machine neither joins nor leaves."""
+        """Return an empty list: the local machine neither joins nor leaves."""
         return []
 
     def close(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: nothing waits for a local machine."""
 
 
 class RemoteMachines:
-    """Other machines. While they do not answer, nothing is measured there; they are asked again until they do.
+    """Remote machines. While they do not answer, they offer no platforms, and the connection is retried.
 
     Parameters
     ----------
     connect : callable
-        Reaches them.
+        Opens the connection.
     limits : Limits, optional
-        What a process there may use that measures, for networks of somebody else.
+        Resource limits of a measuring process, for untrusted networks.
 
     Raises
     ------
@@ -100,18 +100,18 @@ class RemoteMachines:
         threading.Thread(target=self._watch, name="nni-latency-remote", daemon=True).start()
 
     def platforms(self) -> Sequence[Platform]:
-        """Return the platforms with a machine that is ready, as of a few seconds ago."""
+        """Return the platforms with a ready machine, as of a few seconds ago."""
         return self._platforms
 
     def benches(self, platform: str) -> Benches:
-        """Return what opens benches on a platform.
+        """Return the benches of a platform.
 
         Raises
         ------
         UnknownNameError
-            If none of them has it.
+            If no machine has the platform.
         RemoteError
-            If they do not answer.
+            If the machines do not answer.
         """
         remote = self._remote
         if remote is None:
@@ -119,16 +119,16 @@ class RemoteMachines:
         try:
             return remote.runtime(platform).benches(limits=self._limits)
         except UnknownNameError:
-            # The last machine has gone since they were asked.
+            # The last machine has left since the poll.
             self._look()
             raise
 
     def workers(self) -> Sequence[WorkerState]:
-        """Return how the machines are doing, as of a few seconds ago."""
+        """Return the states of the machines, as of a few seconds ago."""
         return self._workers
 
     def close(self) -> None:
-        """Leave them; what is measured there fails."""
+        """Disconnect; running measurements fail."""
         self._closed.set()
         self._leave()
 
@@ -137,7 +137,7 @@ class RemoteMachines:
             self._look()
 
     def _look(self) -> None:
-        """Ask for platforms; machines that do not answer are left, and reached again the next time."""
+        """Poll the platforms; disconnect from machines that do not answer, and reconnect at the next poll."""
         with self._looking:
             self._ask()
 
@@ -170,34 +170,34 @@ class RemoteMachines:
 
 
 class AllMachines:
-    """Several machines together.
+    """A union of several machines.
 
     Parameters
     ----------
     parts : sequence of Machines
-        Of a platform that several have, the first measures.
+        The machines; the first takes precedence if several share a platform.
     """
 
     def __init__(self, parts: Sequence[Machines]) -> None:
         self._parts = tuple(parts)
 
     def platforms(self) -> list[Platform]:
-        """Return where one of them can measure."""
+        """Return the platforms of all parts, sorted by id."""
         found = {item.id: item for part in reversed(self._parts) for item in part.platforms()}
         return [found[name] for name in sorted(found)]
 
     def benches(self, platform: str) -> Benches:
-        """Return what opens benches on a platform; raises `UnknownNameError` if none of them has it."""
+        """Return the benches of a platform; raises `UnknownNameError` if no part has it."""
         for part in self._parts:
             if any(item.id == platform for item in part.platforms()):
                 return part.benches(platform)
         raise UnknownNameError.of("platform", platform, [item.id for item in self.platforms()])
 
     def workers(self) -> list[WorkerState]:
-        """Return how the machines of all of them are doing."""
+        """Return the states of the machines of all parts."""
         return [worker for part in self._parts for worker in part.workers()]
 
     def close(self) -> None:
-        """End what waits for a machine of any of them."""
+        """Abort all waits for a machine of any part."""
         for part in self._parts:
             part.close()

@@ -1,4 +1,4 @@
-"""`LatencyQuery`: the latency of anything on a platform: known, measured or predicted."""
+"""`LatencyQuery`: looks up, measures or predicts a latency on a platform."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from nni_latency_service.query._answer import Answer, Measure, check_measure
 from nni_latency_service.query._machines import LocalMachines, Machines
 from nni_latency_service.query._question import Question
 
-#: How a query measures without being told: two processes, at most sixteen visits of three runs each.
+#: Default protocol of a query: two processes, at most sixteen visits of three runs each.
 QUERY_PROTOCOL = Protocol(n_warmup=1, n_run=3, rounds=16, time_budget=20.0, processes=2)
 
-#: What campaigns of queries are called in a store.
+#: Name of query campaigns in a store.
 KIND = "query"
 
-#: How long to wait for another process or thread that measures the same [s].
+#: How long to wait for another process or thread that measures the same network [s].
 _LONGEST_WAIT = 3600.0
 
 Predictor = Estimator | GraphPredictor | KernelPredictors
 
 
 class LatencyQuery:
-    """Answers what the latency of something is on a platform. Safe in several threads.
+    """Answers latency queries. Thread-safe.
 
-    What the store knows is answered from its records. Else it is measured or predicted, as is asked for. What is
-    measured is kept in the store, so nothing is measured twice: of several that ask for the same at the same time, in
-    any process, one measures and the others wait.
+    A latency with a record in the store is answered from the record; otherwise it is measured or predicted, as
+    requested. Measurements are stored, so nothing is measured twice: of concurrent identical queries, in any process,
+    one measures and the others wait.
 
     Parameters
     ----------
     store : Store
-        Where records are, and go.
+        Store of the records; measurements are added to it.
     machines : Machines, optional
-        What measures; without any, what is not known is predicted.
+        Machines that measure; without them, a latency without a record is predicted.
     predictors : mapping of str to GraphPredictor, KernelPredictors or Estimator, optional
-        What predicts, by the name that answers give it; the first that knows the platform is asked. Of a kernel those
-        are asked first that know kernels.
+        Predictors by the name shown in answers. The first that supports the platform is used; for kernels, kernel
+        predictors take precedence.
     protocol : Protocol, optional
-        How it is measured; by default `QUERY_PROTOCOL`.
+        Measurement protocol; by default `QUERY_PROTOCOL`.
 
     Examples
     --------
@@ -76,13 +76,13 @@ class LatencyQuery:
         return f"LatencyQuery({self.store!r})"
 
     def platforms(self) -> list[str]:
-        """Return the ids of all platforms of which anything is known or can be measured or predicted, sorted."""
+        """Return the sorted ids of all platforms with records, machines or predictors."""
         found = [*self.store.platforms(), *self.machines.platforms()]
         found += [platform for predictor in self.predictors.values() for platform in _platforms_of(predictor)]
         return sorted({platform.id for platform in found})
 
     def measures_on(self, platform: str) -> bool:
-        """Whether something can be measured on a platform at this moment."""
+        """Whether a machine of a platform is available now."""
         return any(item.id == platform for item in self.machines.platforms())
 
     def ask(
@@ -99,16 +99,16 @@ class LatencyQuery:
         Parameters
         ----------
         question : object
-            Of what, as `Question.of` takes it.
+            Anything that `Question.of` accepts.
         platform : str
             Id of the platform.
         measure : {"always", "if-unsure", "never"}, default="if-unsure"
-            When something that no record knows is measured: always; if half the width of the predicted interval is more
-            than `within`, or nothing predicts it; or never.
+            When to measure a latency without a record: always; if half the width of the predicted interval exceeds
+            `within` or there is no prediction; or never.
         within : float, default=0.1
-            As a share of the prediction.
+            Tolerance as a fraction of the prediction.
         on_progress : callable, optional
-            Called with a `nni_latency.measurement.Progress` while it is measured.
+            Called with a `nni_latency.measurement.Progress` during the measurement.
 
         Returns
         -------
@@ -117,13 +117,13 @@ class LatencyQuery:
         Raises
         ------
         InvalidValueError
-            If the question is none, or an option is out of range.
+            If the question is invalid, or an option is out of range.
         MissingEntryError
-            If nothing is known, and it cannot be measured or predicted; the message says why.
+            If the latency has no record and can be neither measured nor predicted; the message gives the reason.
         MeasurementError
-            If it is to be measured and cannot be run.
+            If the network cannot be run for the measurement.
         OutputError
-            If what is measured cannot be kept.
+            If the measurement cannot be stored.
         """
         check_measure(measure)
         if not 0 < within <= 1:
@@ -145,15 +145,15 @@ class LatencyQuery:
             return replace(predicted, remarks=(*predicted.remarks, f"It was not measured: {error}"))
 
     def known(self, key: str, platform: str) -> Answer | None:
-        """Return what the store knows; None if it knows nothing.
+        """Return the recorded latency; None if there is no record.
 
-        Where something is measured on the platform at this moment, records of another state of it, such as another
-        version of the runtime, say so in their remarks.
+        If a machine of the platform is available, records of a different state of the platform, such as another version
+        of the runtime, carry a remark.
         """
         return self.known_all([(key, platform)])[0]
 
     def known_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer | None]:
-        """Return what `known` returns for each of many keys and platforms, by few questions to the store."""
+        """Return the result of `known` for each pair of key and platform, in few store queries."""
         here = {item.id: item for item in self.machines.platforms()}
         found = self.store.known_all([(key, here.get(platform, platform)) for key, platform in asked])
         answers = [None if known is None else Answer.of_known(known) for known in found]
@@ -168,7 +168,7 @@ class LatencyQuery:
         return answers
 
     def predict(self, question: Question, platform: str) -> Answer | None:
-        """Return what the first predictor says that knows the platform; None if none does, or it cannot tell."""
+        """Return the prediction of the first predictor that supports the platform; None without a prediction."""
         if question.graph is None:
             return None
         for name, predictor in sorted(self.predictors.items(), key=lambda item: _comes_later(item[1], question)):
@@ -176,7 +176,7 @@ class LatencyQuery:
                 try:
                     estimate = _estimate(predictor, question, platform)
                 except (LatencyError, ArithmeticError, LookupError, TypeError, ValueError):
-                    # A file of a stranger may say anything of its operators.
+                    # Operators of an untrusted file may have any attributes.
                     continue
                 if estimate is not None and estimate.value > 0:
                     estimate = _with_precision(estimate, question, platform)
@@ -186,7 +186,7 @@ class LatencyQuery:
         return None
 
     def _unmeasured(self, asked: Question, platform: str, measure: str, predicted: Answer | None) -> Answer:
-        """Return a prediction that is not as sure as was asked for, or say why there is no answer."""
+        """Return a prediction wider than requested, or raise with the reason for no answer."""
         reason = self._why_not_measured(asked, platform, measure)
         if predicted is not None:
             doubts = () if predicted.remarks else (f"The interval is wide. {reason}",)
@@ -214,14 +214,14 @@ class LatencyQuery:
         return Answer.of_known(known, "measurement" if was_measured else "record")
 
     def _run(self, asked: Question, benches: Benches, on_progress: Callable[[Progress], None]) -> bool:
-        """Measure as far as the store does not have it; return whether anything was measured."""
+        """Measure unless the store has the record; return whether anything was measured."""
         protocol = replace(self.protocol, threads=benches.platform.threads)
         header = CampaignHeader(KIND, {"subject": asked.key}, benches.platform, protocol)
         subject = asked.subject()
         for fresh in (False, True):
             with self.store.campaign(header, fresh=fresh, wait=_LONGEST_WAIT) as log:
                 if log.failures and not fresh:
-                    # What failed before is tried again.
+                    # Retry failed entries.
                     continue
                 before = len(log.records)
                 schedule = NetworkSchedule([subject], protocol, isolated=benches.isolated, kind=KIND)
@@ -237,7 +237,7 @@ class LatencyQuery:
 
 
 def _comes_later(predictor: Predictor, question: Question) -> bool:
-    """Whether a predictor is asked after those that know kernels."""
+    """Whether a predictor comes after the kernel predictors."""
     return question.kind == "kernel" and not isinstance(predictor, KernelPredictors)
 
 
@@ -246,7 +246,7 @@ def _platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
 
 
 def _estimate(predictor: Predictor, question: Question, platform: str) -> Estimate | None:
-    """Ask a predictor in the form that it takes."""
+    """Call a predictor with its input format."""
     if isinstance(predictor, KernelPredictors):
         return Estimate.of(predictor.estimate_kernel(Kernel.parse(question.key))) if question.kind == "kernel" else None
     if isinstance(predictor, GraphPredictor):
@@ -263,10 +263,10 @@ def _estimate(predictor: Predictor, question: Question, platform: str) -> Estima
 
 
 def _with_precision(estimate: Estimate, question: Question, platform: str) -> Estimate:
-    """Say if the network is in another precision than the platform."""
+    """Add remarks if the precision of the network differs from that of the platform."""
     assert question.graph is not None, question
-    told = precision_remarks((item.op for item in question.graph.operators), Platform.parse(platform).precision)
-    return replace(estimate, missing=(*estimate.missing, *told))
+    remarks = precision_remarks((item.op for item in question.graph.operators), Platform.parse(platform).precision)
+    return replace(estimate, missing=(*estimate.missing, *remarks))
 
 
 def _version() -> str:

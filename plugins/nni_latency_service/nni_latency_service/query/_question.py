@@ -1,4 +1,4 @@
-"""`Question`: of what a latency is asked, and how it is built, predicted and told from others."""
+"""`Question`: the subject of a latency query, with its key, graph and builder."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from nni_latency.operators import (
 )
 from nni_latency_service.query._as_file import as_file
 
-#: What the key of a network looks like.
+#: Pattern of the key of a network.
 GRAPH_KEY = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Question:
-    """Of what a latency is asked. Immutable; make one with `of` or the methods that begin with ``of_``.
+    """Subject of a latency query. Immutable; create one with `of` or one of the ``of_`` methods.
 
     Parameters
     ----------
     key : str
-        Tells it from others: the `graph_key` of a network, the key of an operator or a kernel.
+        Identifier: the `graph_key` of a network, or the key of an operator or a kernel.
     kind : {"network", "operator", "kernel"}, default="network"
-        What it is.
+        Type of the subject.
     name : str, default=""
-        What it is called in messages.
+        Name in messages.
     graph : Graph, optional
-        Its operators, in the form of ONNX files; None where only the key is known.
+        Operators in the form of ONNX files; None if only the key is known.
     build : callable, optional
-        Makes what is measured.
+        Builds the network to measure.
     inputs : object, optional
-        What that takes.
+        Inputs of the built network.
     onnx : bytes
-        The network as an ONNX file without weights, to be sent elsewhere; empty where there is none.
+        The network as an ONNX file without weights, for a remote service; empty if not available.
     source : object, optional
-        What was asked about, for estimators: a module, an ONNX file, an `OpSpec`.
+        Original object for estimators: a module, an ONNX file or an `OpSpec`.
     example_inputs : object, optional
-        What a module takes.
+        Inputs of a module.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Question:
 
     @classmethod
     def of(cls, source: Any, example_inputs: Any = None, batch_size: int | None = None) -> Question:
-        """Make the question that anything stands for.
+        """Create a question from a supported object.
 
         Parameters
         ----------
@@ -87,16 +87,16 @@ class Question:
             A module, such as a frozen model of an NNI space; the path or the content of an ONNX file; an operator or a
             kernel, or the key of one; or a `graph_key`.
         example_inputs : Tensor, sequence or dict, optional
-            What a module takes; for ONNX where it leaves sizes open.
+            Inputs of a module; for ONNX, only needed for dynamic sizes.
         batch_size : int, optional
             First dimension of the inputs of an ONNX file.
 
         Raises
         ------
         InvalidValueError
-            If it is none of these, cannot be read, or needs inputs.
+            If the source is of no supported type, cannot be read, or needs inputs.
         UnknownNameError
-            If it is an operator or a kernel that cannot be built.
+            If the operator or kernel cannot be built.
         MissingDependencyError
             If the package onnx is not installed.
         """
@@ -133,27 +133,27 @@ class Question:
     def of_onnx(
         cls, content: bytes, name: str = "network.onnx", example_inputs: Any = None, batch_size: int | None = None
     ) -> Question:
-        """Make a question of the content of an ONNX file; raises as `of`."""
+        """Create a question from the content of an ONNX file; raises as `of`."""
         with as_file(content, name) as path:
             light = light_onnx(path, example_inputs, batch_size)
         return cls.of_light(light, name)
 
     @classmethod
     def of_light(cls, light: bytes, name: str) -> Question:
-        """Make a question of an ONNX file without weights, as `nni_latency.graphs.light_onnx` makes it."""
+        """Create a question from an ONNX file without weights, as returned by `nni_latency.graphs.light_onnx`."""
         with as_file(light, name) as path:
             graph, inputs = read_onnx(path), onnx_inputs(path)
         return cls.of_graph(graph, light, inputs, name)
 
     @classmethod
     def of_graph(cls, graph: Graph, light: bytes, inputs: Any, name: str) -> Question:
-        """Make a question of a network that was read before."""
+        """Create a question from a parsed network."""
         require_operators(graph.operators, name)
         return cls(graph_key(graph), "network", name, graph, partial(_built, light, name), inputs, light)
 
     @classmethod
     def of_module(cls, module: Any, example_inputs: Any) -> Question:
-        """Make a question of a module; it is known by what it is when it is exported to ONNX. Raises as `of`."""
+        """Create a question from a module; its key is that of its ONNX export. Raises as `of`."""
         from torch import nn
 
         if not isinstance(module, nn.Module):
@@ -165,7 +165,7 @@ class Question:
         try:
             asked = cls.of_light(light_onnx(module, example_inputs), name)
         except InvalidValueError:
-            # Without a form in ONNX it can still be predicted, and measured here, by the calls that it makes.
+            # A module without an ONNX export can still be predicted, and measured locally, from its calls.
             asked = cls.of_graph(graph_of(module, example_inputs), b"", None, name)
         subject = Subject.of_module(module, example_inputs)
         found = replace(asked, build=subject.build, inputs=subject.inputs)
@@ -173,12 +173,12 @@ class Question:
 
     @classmethod
     def of_operator(cls, op: OpSpec) -> Question:
-        """Make a question of an operator alone.
+        """Create a question from a single operator.
 
         Raises
         ------
         UnknownNameError
-            If its key does not say enough to build it.
+            If the key does not contain enough information to build the operator.
         """
         build_operator(op)
         graph = _chain([op])
@@ -187,12 +187,12 @@ class Question:
 
     @classmethod
     def of_kernel(cls, kernel: Kernel) -> Question:
-        """Make a question of a kernel alone.
+        """Create a question from a single kernel.
 
         Raises
         ------
         UnknownNameError
-            If there is no kernel of this kind, or it has other sizes.
+            If the kernel kind is unknown, or its sizes are invalid.
         """
         kinds = loading.load_kernel_types()
         if kernel.kind not in kinds:
@@ -203,7 +203,7 @@ class Question:
         return cls(kernel.key, "kernel", kernel.key, graph, partial(kind.module, kernel), inputs_of(shapes))
 
     def subject(self) -> Subject:
-        """Return what a bench loads.
+        """Return the subject for a bench.
 
         Raises
         ------
@@ -215,7 +215,7 @@ class Question:
         specification: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.graph is not None:
             specification["graph"] = GraphDocument.of(self.graph).model_dump(mode="json")
-        # A bench treats kernels in a way of its own: side by side. Here each is a network by itself.
+        # A bench runs kernels side by side. Here, each is measured as a network.
         return Subject(self.key, self.build, self.inputs, "network", self.key, specification)
 
 
@@ -225,7 +225,7 @@ def read_file(path: Path) -> bytes:
     Raises
     ------
     InvalidValueError
-        If it cannot be read.
+        If the file cannot be read.
     """
     try:
         return path.read_bytes()
@@ -244,7 +244,7 @@ def _chain(ops: list[OpSpec]) -> Graph:
 
 
 def _inputs(shapes: tuple[tuple[int, ...], ...], op: OpSpec) -> Any:
-    """Return the inputs of an operator: a shape where it takes one of floats, or tensors without values."""
+    """Return the inputs of an operator: a shape for a single float input, otherwise tensors without values."""
     import torch
 
     if op.dtype == "float32":

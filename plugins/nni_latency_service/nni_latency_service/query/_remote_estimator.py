@@ -1,4 +1,4 @@
-"""`RemoteEstimator`: a service as an estimator, for searches."""
+"""`RemoteEstimator`: estimator backed by a latency service."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from nni_latency_service.query._question import Question
 
 
 class RemoteEstimator(NetworkEstimator):
-    """Network-based: a service answers, from a record, a measurement or a prediction.
+    """Network-level estimator that queries a service for a record, a measurement or a prediction.
 
-    What was asked for is remembered, so a search asks for every network once; `estimate_all` and `measure` ask for many
-    in one request.
+    Answers are cached, so a search queries every network once; `estimate_all` and `measure` query several networks in
+    one request.
 
     Parameters
     ----------
     client : LatencyClient
-        Of the service.
+        Client of the service.
     platform : Platform or str
         The platform, or its id.
     measure : {"always", "if-unsure", "never"}, default="if-unsure"
-        When the service measures what it does not know.
+        When the service measures a latency without a record.
     within : float, default=0.1
         As for `LatencyQuery.ask`.
     """
 
     metric = "latency"
     reads_onnx = True
-    #: Networks that `nni_latency.estimators.distil` asks for at once.
+    #: Batch size of `nni_latency.estimators.distil`.
     batch = 64
 
     def __init__(
@@ -49,12 +49,12 @@ class RemoteEstimator(NetworkEstimator):
 
     @classmethod
     def of(cls, argument: str) -> RemoteEstimator:
-        """Make one of ``URL#PLATFORM`` or ``URL#PLATFORM,MEASURE``, the argument of ``service``.
+        """Create an estimator from ``URL#PLATFORM`` or ``URL#PLATFORM,MEASURE``, the argument of ``service``.
 
         Raises
         ------
         InvalidValueError
-            If it is not of this form.
+            If the argument has another format.
 
         Examples
         --------
@@ -71,25 +71,25 @@ class RemoteEstimator(NetworkEstimator):
         return cls(LatencyClient(url), platform, measure=check_measure(measure or "if-unsure"))
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Ask for a network, unless that was done before.
+        """Query the latency of a network, unless it is cached.
 
         Raises
         ------
         ServiceError
-            If the service does not answer, or refuses.
+            If the service does not answer or rejects the request.
         MissingEntryError, MeasurementError
-            If it has no answer.
+            If the service has no answer.
         InvalidValueError
-            If model and inputs do not fit each other.
+            If the model and the inputs do not match.
         """
         return self.estimate_all([(model, example_inputs)])[0]
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Ask for one operator that runs alone."""
+        """Query the latency of a single operator."""
         return self.estimate(op)
 
     def estimate_all(self, networks: Iterable[tuple[Any, Any]]) -> list[Estimate]:
-        """Ask for many networks at once; raises as `estimate`."""
+        """Query several networks at once; raises as `estimate`."""
         asked = [Question.of(model, inputs) for model, inputs in networks]
         with self._lock:
             new = {item.key: item for item in asked if item.key not in self._known}
