@@ -171,8 +171,8 @@ def validation_report(found: validation.Validation, after: Sequence[str] = ()) -
     if abs(found.speed - 1) > 0.02:
         slower = "slower" if found.speed < 1 else "faster"
         lines.append(
-            f"The machine is {format_percent(abs(1 / found.speed - 1))} {slower} than the predictions say of the "
-            "space's reference networks; measured times are taken to the speed that the predictions stand for."
+            f"The machine is {format_percent(abs(1 / found.speed - 1))} {slower} than predicted for the space's "
+            "reference networks. Measurements are normalised to the speed of the predictions."
         )
     worst = Grid(rows[:_WORST], columns, "Worst cases")
     return Report(worst, validation.validation_content(found), rows, after=[_scores(found), *lines, *after])

@@ -247,7 +247,7 @@ def _measured(found: Found) -> list[str]:
 def _speed(speed: float, *, is_table: bool) -> str:
     """Say how fast the machine was while it measured."""
     if speed == 1:
-        return "no reference network tells how fast the machine was"
+        return "the machine's speed is not known without reference networks"
     much, how = format_percent(abs(1 / speed - 1)), "slower" if speed < 1 else "faster"
     if is_table:
         return f"the machine is {much} {how} than when the table was built"

@@ -163,8 +163,7 @@ def given_files(paths: Iterable[str | Path], *, batch_size: int = 1) -> list[Net
             name = "-".join(path.stem.split())
             if name in found:
                 raise InvalidValueError(
-                    f"{str(path)!r} and {str(found[name].path)!r} have one name, by which networks are told apart. "
-                    "Rename one of them."
+                    f"{str(path)!r} and {str(found[name].path)!r} have the same name. Rename one of them."
                 )
             found[name] = NetworkFile(name, path, batch_size=batch_size)
     if not found:

@@ -104,8 +104,8 @@ def learn_network_kernels(
     timed = [item for item in networks if item.parts]
     if not timed:
         raise InvalidValueError(
-            f"The networks of {platform.id} have no times of kernels. Measure them with a runtime that tells what its "
-            "nodes take, such as onnxruntime or openvino."
+            f"The networks of {platform.id} have no times of kernels. Measure them with a runtime that reports the "
+            "times of its nodes, such as onnxruntime or openvino."
         )
     tested = timed[held_out - 1 :: held_out] if held_out else []
     names = {item.name for item in tested}

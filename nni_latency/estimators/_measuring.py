@@ -305,7 +305,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
             build_operator(op)
         except UnknownNameError as error:
             raise MissingEntryError(
-                f"{error} Nobody has met it in a network yet: estimate or measure a network that has it first."
+                f"{error} It was not measured in a network yet. Estimate or measure a network that contains it first."
             ) from error
         with self._known.measuring():
             if self._known.operator(op.op_key, self._protocol) is None:

@@ -277,7 +277,7 @@ class PredictedRest(LayerEstimator):
         self.platform: Platform = estimator.platform
         self.known: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in ops if estimator.has_met(op)}
         if not self.known:
-            raise MissingEntryError("None of the operators was met in a network yet: measure some networks first.")
+            raise MissingEntryError("No operator was measured in a network yet. Measure some networks first.")
 
     def __repr__(self) -> str:
         return f"PredictedRest({self.estimator!r}, {number_of(len(self.known), 'operator')})"
@@ -297,7 +297,7 @@ class PredictedRest(LayerEstimator):
             return Estimate.of(found, (f"predicted: {op.op_key}",))
         guessed = self._predictor.guess(op)
         if guessed is None:
-            raise MissingEntryError(f"No operator was met from which {op.op_key} could be predicted.")
+            raise MissingEntryError(f"No measured operator is similar enough to predict {op.op_key}.")
         return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
 
     @cached_property

@@ -167,8 +167,8 @@ class TableEstimator(LayerEstimator):
         """
         if not self.table.by_op:
             raise MissingEntryError(
-                "The table was made by hand, of costs alone: it answers for networks of its space by their choices, "
-                f"and knows no operators, such as {op.op_key}."
+                "The table was made by hand, of costs by choice. It estimates samples of its space and has no "
+                f"operators, such as {op.op_key}."
             )
         entry = self.table.by_op.get(op.op_key)
         return self._missing(op, op.op_key, f"the operator {op.op_key}") if entry is None else Estimate.of(entry)
@@ -299,8 +299,8 @@ class TableEstimator(LayerEstimator):
         """
         if not self.table.layers:
             raise InvalidValueError(
-                "The table is one of operators, which do not tell the choices of a network apart. Estimate the network "
-                "itself, or its space with LatencyProfiler."
+                "A table of operators does not distinguish the choices of a network. Estimate the network itself, or "
+                "its space with LatencyProfiler."
             )
         if not isinstance(sample, Mapping):
             sample = self._from_indices(sample)

@@ -98,8 +98,8 @@ class TransferCosts(LayerEstimator):
         """
         if not hasattr(self, "similarity_"):
             raise InvalidValueError(
-                "The TransferEstimator knows no measurement of the new device yet. Call fit with at least "
-                f"{FEWEST} networks, better those that suggest returns."
+                "The TransferEstimator is not fitted to the new device. Call fit with at least "
+                f"{FEWEST} networks, preferably those that suggest returns."
             )
         return self.as_table_estimator() if self._encoding.additive else self
 

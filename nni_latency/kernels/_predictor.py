@@ -208,7 +208,7 @@ class KernelPredictor(RegressorMixin, BaseEstimator):
         found = self.table_.kinds.get(kernel.kind)
         if found is None:
             raise InvalidValueError(
-                f"The predictor knows the kernels of the group {self.group_!r}, which {kernel.kind!r} is not one of."
+                f"The predictor is for kernels of the group {self.group_!r}. Got one of the kind {kernel.kind!r}."
             )
         return found
 

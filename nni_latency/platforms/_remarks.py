@@ -272,7 +272,7 @@ def _gpu_clock(span: _Span) -> Iterator[Remark]:
     if highest and clock < GPU_CLOCK_LOW * highest:
         yield Remark(
             f"The busy GPU ran at {_gigahertz(clock)}, {format_percent(clock / highest)} of its highest clock.",
-            "Unless somebody locked it there, release it with: nvidia-smi --reset-gpu-clocks",
+            "Unless it is locked on purpose, release it with: nvidia-smi --reset-gpu-clocks",
         )
     elif span.fall("gpu_clock") > FREQUENCY_FALL:
         yield Remark(

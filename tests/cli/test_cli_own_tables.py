@@ -220,7 +220,7 @@ def test_command_that_needs_a_plan_says_so(fails, space, table):
 
 def test_table_by_hand_knows_no_operators(run, space, table):
     result = run("build-lut", "--from", table, "--space", space, "--out", "other.json", code=2)
-    assert "made by hand, of costs alone: it answers for networks of its space by their choices" in result.stderr
+    assert "made by hand, of costs by choice. It estimates samples of its space" in result.stderr
 
 
 def test_profiler_holds_the_space_to_the_table(space, table):

@@ -97,7 +97,7 @@ def test_what_is_wrong_is_one_sentence(fails, words, sentence):
 
 def test_without_a_record_and_a_predictor_nothing_is_told(fails, monkeypatch):
     monkeypatch.setattr(query_command, "load_predictors", lambda _names: {})
-    assert "No record and no predictor tells the latency" in fails("query", "relu()@1x8:float32")
+    assert "is neither recorded nor predicted" in fails("query", "relu()@1x8:float32")
 
 
 def test_a_network_of_ones_own_is_asked_about(run, tmp_path, predictor):

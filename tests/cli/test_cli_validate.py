@@ -177,7 +177,7 @@ def test_requirement_that_is_missed_ends_with_code_1_and_says_by_how_much(valida
 def test_slower_machine_is_told_and_taken_out(validate, machine, tmp_path):
     machine.latencies = lambda op: 1.3 * _seconds(op)
     shown = " ".join(validate("--out", "v.json").stdout.split())
-    assert "The machine is 30.0 % slower than the predictions say of the space's reference networks" in shown
+    assert "The machine is 30.0 % slower than predicted for the space's reference networks" in shown
     content = json.loads((tmp_path / "v.json").read_text())
     assert content["speed"] == pytest.approx(1 / 1.3)
     assert content["scores"]["worst"] == pytest.approx(0.0, abs=1e-6)

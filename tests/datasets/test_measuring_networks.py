@@ -95,7 +95,7 @@ def test_files_and_folders_are_found(members):
     folder = members[0].path.parent
     assert [item.name for item in given_files([folder])] == ["nasbench201-00000", "nasbench201-00001"]
     assert [item.seed for item in given_files([members[0].path], batch_size=4)] == [None]
-    with pytest.raises(InvalidValueError, match="have one name, by which networks are told apart"):
+    with pytest.raises(InvalidValueError, match="have the same name"):
         given_files([folder, members[0].path])
 
 

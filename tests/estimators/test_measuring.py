@@ -192,7 +192,9 @@ def test_operator_alone_that_fails_says_why():
 
 def test_operator_that_can_not_be_built_must_be_met_first():
     estimator, _ = _make()
-    with pytest.raises(MissingEntryError, match=r"cannot be built from its key alone\. Nobody has met it in a network"):
+    with pytest.raises(
+        MissingEntryError, match=r"cannot be built from its key alone\. It was not measured in a network"
+    ):
         estimator.estimate_op(OpSpec.of("inverted_residual", [(1, 3, 4, 4)]))
 
 

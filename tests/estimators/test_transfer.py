@@ -214,7 +214,7 @@ def test_transfer_without_measurements_can_not_stand_in_a_search():
     estimator = TransferEstimator(SPACE).fit_sources(NETWORKS[:40], {"a": TRUTH[:40], "b": TRUTH[:40] * 2})
     with pytest.raises(NotFittedError):
         estimator.predict(NETWORKS)
-    with pytest.raises(InvalidValueError, match="knows no measurement of the new device"):
+    with pytest.raises(InvalidValueError, match="is not fitted to the new device"):
         load_estimator(estimator)
 
 

@@ -285,7 +285,7 @@ def test_a_file_that_takes_too_long_or_too_much_is_refused_and_the_next_is_read(
             "may have 33554432 numbers",
         ),
         ("/v1/latency?key=a", "GET", None, "", 422, "'platform'"),
-        ("/v1/latency?key=a&platform=b", "GET", None, "", 404, "No record tells the latency of 'a' on 'b'"),
+        ("/v1/latency?key=a&platform=b", "GET", None, "", 404, "No latency of 'a' on 'b' is recorded"),
         ("/v1/records?limit=100000", "GET", None, "", 422, "'limit'"),
         ("/v1/records?after=x", "GET", None, "", 422, "'after' must be what the page before gave"),
         ("/v1/jobs/none", "GET", None, "", 404, "There is no job 'none'"),

@@ -240,13 +240,13 @@ def _check_unit(table: LookupTable, source: Path, unit: str) -> None:
         remedy = f"They would be plausible in {' or in '.join(units)}" if units else "No unit makes them plausible"
         raise InvalidValueError(
             f"The latencies of {str(source)!r} cannot be in {unit}: {reason}. {remedy}; "
-            "if they are right all the same, switch off 'check_unit'."
+            "if they are correct, switch off 'check_unit'."
         )
     odd = odd_layers(table)
     if odd:
         raise InvalidValueError(
             f"Parts of {str(source)!r} may be in another unit than {unit}: {listed(odd)}. "
-            "Mend them; if they are right all the same, switch off 'check_unit'."
+            "Fix them; if they are correct, switch off 'check_unit'."
         )
 
 

@@ -170,7 +170,7 @@ class Farm(Remote):
             raise MismatchError(
                 f"The farm has several platforms of the id {wanted}, such as those of {names}: "
                 f"{'; '.join(first.platform.differences(second.platform))}. Give the platform with its facts, or make "
-                "the machines alike."
+                "the machines identical."
             )
         return found[0]
 

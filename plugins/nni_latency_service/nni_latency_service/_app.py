@@ -155,7 +155,7 @@ class _Interface:
             """Return the recorded latency of a key; 404 if there is no record."""
             answer = await self._known.ask(key, platform)
             if answer is None:
-                raise MissingEntryError(f"No record tells the latency of {key[:80]!r} on {platform!r}.")
+                raise MissingEntryError(f"No latency of {key[:80]!r} on {platform!r} is recorded.")
             return JSONResponse(answer.content())
 
         @app.post("/v1/networks", tags=["questions"], openapi_extra=body_of(_ONNX, FILE))

@@ -183,7 +183,7 @@ def _ask_everywhere(engine: query.LatencyQuery, question: query.Question) -> lis
             found.append(engine.ask(question, platform, measure="never"))
     if not found:
         raise UnknownNameError(
-            f"No record and no predictor tells the latency of {question.name!r}. Measure it: name a runtime of this "
+            f"The latency of {question.name!r} is neither recorded nor predicted. Measure it: name a runtime of this "
             "machine with --platform."
         )
     return sorted(found, key=lambda answer: answer.value)
