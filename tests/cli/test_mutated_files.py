@@ -158,6 +158,7 @@ _OTHERS = {
 }
 
 _OUT = ("--out", "out", "--overwrite")
+_TINY_SPACE = ["--space-args", "input_size=32,num_classes=10,width=0.25,depth=0.25"]
 _DATABASE = ("--database", "new.sqlite")
 
 
@@ -268,11 +269,11 @@ _KINDS = {
     "built.onnx": ((change_onnx, change_onnx, change_onnx), _onnx_commands),
     "columns.csv": (
         (change_text,),
-        lambda _: [["learn", "transfer", *TINY_OPTIONS, "--architectures", "networks.csv", "--from", "FILE", *_OUT]],
+        lambda _: [["learn", "transfer", *_TINY_SPACE, "--architectures", "networks.csv", "--from", "FILE", *_OUT]],
     ),
     "networks.csv": (
         (change_text,),
-        lambda _: [["learn", "transfer", *TINY_OPTIONS, "--architectures", "FILE", "--from", "columns.csv", *_OUT]],
+        lambda _: [["learn", "transfer", *_TINY_SPACE, "--architectures", "FILE", "--from", "columns.csv", *_OUT]],
     ),
 }  # fmt: skip
 
