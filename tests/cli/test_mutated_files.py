@@ -31,7 +31,7 @@ from mutations import (
     damage,
 )
 from onnx import helper
-from tiny import TINY, TINY_KWARGS, TINY_OPTIONS, make_table
+from tiny import TINY, TINY_KWARGS, make_table
 from torch import nn
 from written_files import write_files
 
