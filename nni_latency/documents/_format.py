@@ -195,7 +195,7 @@ class DocumentFormat:
         kind = content.get("format") if isinstance(content, dict) else None
         if not isinstance(content, dict) or kind != self.name:
             raise FileFormatError(
-                f"{origin!r} is not {self.what}: its 'format' must be {self.name!r}. Got {_short(repr(kind))}. "
+                f"{origin!r} is not {self.what}: its format must be {self.name!r}. Got {_short(repr(kind))}. "
                 f"Name another file, or {self.remedy}"
             )
         version = content.get("version")

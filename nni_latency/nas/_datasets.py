@@ -112,13 +112,13 @@ def load_dataset(name: str, *, seed: int = 0) -> Dataset:
     if name.endswith(".npz"):
         return _own(name, [read_arrays(Path(name))], seed)
     kind, _, argument = name.partition(":")
-    if kind == "digits":
+    if name == "digits":
         return _digits(seed)
     if kind == "cifar10":
         return _cifar10(Path(argument or "data"))
     if kind == "folder" and argument:
         return _folder(Path(argument), seed)
-    if argument.isidentifier():
+    if argument.isidentifier() and kind != "digits":
         return _own(name, call_function(name), seed)
     raise UnknownNameError.of(
         "data set", name, ["digits", "cifar10", "folder:PATH", "PATH.npz", "package.module:function"]

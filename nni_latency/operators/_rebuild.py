@@ -52,7 +52,8 @@ def build_operator(op: OpSpec) -> nn.Module:
     except UnknownNameError:
         raise
     except Exception as error:  # an external key may have any content
-        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {first_line(error)}") from error
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error).rstrip(".")
+        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {reason}.") from error
     if built != [op]:
         found = ", ".join(other.op_key for other in built) or "nothing"
         raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: that gives {found}.")

@@ -68,7 +68,7 @@ class FBNetSpace(ModelSpace):
         head_channels: int = HEAD_CHANNELS,
     ) -> None:
         super().__init__()
-        preset = preset or ("cifar" if input_size is not None and input_size <= 64 else "imagenet")
+        preset = preset or ("cifar" if isinstance(input_size, int) and input_size <= 64 else "imagenet")
         usual = PRESETS.get(preset, PRESETS["imagenet"])
         self.geometry = FBNetGeometry(
             preset,

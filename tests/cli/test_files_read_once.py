@@ -84,7 +84,7 @@ def test_a_file_that_was_read_may_go(files, tmp_path):
 
 
 def test_a_file_of_another_kind_than_expected_is_refused_as_the_first(files):
-    with pytest.raises(FileFormatError, match=r"is not a lookup table: its 'format' must be"):
+    with pytest.raises(FileFormatError, match=r"is not a lookup table: its format must be"):
         load(files["nni_latency.validation"], ["nni_latency.lookup_table", "nni_latency.acts"])
 
 

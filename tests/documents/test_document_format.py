@@ -83,7 +83,7 @@ def test_document_of_another_kind_is_named_with_the_remedy(path, content):
     path.write_text(content)
     with pytest.raises(
         FileFormatError,
-        match=r"' is not a letter of ours: its 'format' must be 'nni_latency\.letter'\. Got .*, or write one$",
+        match=r"' is not a letter of ours: its format must be 'nni_latency\.letter'\. Got .*, or write one$",
     ):
         LETTER.read(path)
 

@@ -116,7 +116,7 @@ def test_a_file_that_was_cut_off_is_refused(saved, tmp_path):
 def test_a_file_of_another_kind_is_refused_by_the_plugin(tmp_path):
     other = tmp_path / "other.json"
     other.write_text('{"format": "nni_latency.lookup_table"}')
-    with pytest.raises(FileFormatError, match=r"is not an ACTS fit: its 'format' must be 'nni_latency.acts'"):
+    with pytest.raises(FileFormatError, match=r"is not an ACTS fit: its format must be 'nni_latency.acts'"):
         load_estimator(f"acts:{other}")
     with pytest.raises(FileFormatError, match="Cannot read the fit"):
         load_estimator(f"acts:{tmp_path / 'none.json'}")

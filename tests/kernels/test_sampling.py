@@ -120,7 +120,7 @@ def test_kinds_of_a_group_share_its_prior():
 )
 def test_what_is_no_prior_is_refused(tmp_path, text):
     (tmp_path / "prior.json").write_text(text)
-    with pytest.raises(FileFormatError, match=r"prior.*(whole JSON|its 'format' must be|not valid)"):
+    with pytest.raises(FileFormatError, match=r"prior.*(whole JSON|its format must be|not valid)"):
         Prior.load(tmp_path / "prior.json")
 
 

@@ -52,7 +52,7 @@ def test_digits_are_split_by_the_seed(digits):
     assert load_dataset("digits", seed=1).valid.indices != digits.valid.indices
 
 
-@pytest.mark.parametrize("name", ["mnist", "folder", "folder:"])
+@pytest.mark.parametrize("name", ["mnist", "folder", "folder:", "digits:mine"])
 def test_unknown_dataset_lists_what_there_is(name):
     with pytest.raises(UnknownNameError, match=rf"Unknown data set '{name}'\. Available: digits, cifar10, folder:PATH"):
         load_dataset(name)

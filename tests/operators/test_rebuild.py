@@ -105,8 +105,13 @@ def test_function_is_built_from_its_key(function, inputs):
     ids=lambda op: op.kind,
 )
 def test_key_that_says_too_little_is_refused(op):
-    with pytest.raises(UnknownNameError, match=r"cannot be built from its key"):
+    with pytest.raises(UnknownNameError, match=r"cannot be built from its key\b.*[^.]\.$"):
         build_operator(op)
+
+
+def test_attribute_that_is_missing_is_named():
+    with pytest.raises(UnknownNameError, match=r"cannot be built from its key: it lacks 'kernel_size'\.$"):
+        build_operator(OpSpec.of("conv2d", [(1, 10, 8, 8)], out_channels=9))
 
 
 @pytest.mark.parametrize("kind", ["save", "load", "compile", "set_num_threads", "__init__"])

@@ -230,6 +230,7 @@ def test_reference_makes_the_same_space_again(tiny):
         ({"num_classes": 0}, r"'num_classes' of FBNetSpace must be an int >= 1\. Got 0"),
         ({"input_size": -3}, r"'input_size' of FBNetSpace must be an int >= 1\. Got -3"),
         ({"input_size": 32.5}, r"'input_size' of FBNetSpace must be an int >= 1\. Got 32\.5"),
+        ({"input_size": "x"}, r"'input_size' of FBNetSpace must be an int >= 1\. Got 'x'"),
         ({"head_channels": "wide"}, r"'head_channels' of FBNetSpace must be an int >= 1\. Got 'wide'"),
         ({"width": 0.0}, r"'width' of FBNetSpace must be a number in \(0, 8\]\. Got 0\.0"),
         ({"depth": 9}, r"'depth' of FBNetSpace must be a number in \(0, 8\]\. Got 9"),

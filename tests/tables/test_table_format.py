@@ -137,9 +137,7 @@ def test_other_version_says_what_to_do(path):
 )
 def test_foreign_json_is_no_table(path, content):
     path.write_text(content)
-    with pytest.raises(
-        FileFormatError, match=r"is not a lookup table: its 'format' must be 'nni_latency\.lookup_table'"
-    ):
+    with pytest.raises(FileFormatError, match=r"is not a lookup table: its format must be 'nni_latency\.lookup_table'"):
         LookupTable.load(path)
 
 
