@@ -181,7 +181,7 @@ def test_a_table_of_infinite_attributes_survives_its_file(table, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "nni_latency.transfer"}, "'format' must be 'nni_latency.lookup_table'"),
+        ({"format": "nni_latency.transfer"}, "its format must be 'nni_latency.lookup_table'"),
         ({"version": 2}, "has version 2, this nni_latency reads up to 1"),
         ({"operators": []}, "at least one, or operators"),
         ({"calibration": -1.0}, "calibration"),
