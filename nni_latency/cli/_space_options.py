@@ -68,6 +68,11 @@ class SpaceOptions(SpaceArguments):
     input_size: int | None = option("Input image size [pixels].  [default: the space's]")
 
     @property
+    def given(self) -> bool:
+        """Whether anything but the name of the space was given."""
+        return super().given or self.input_size is not None
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor that were given, the input size among them where it is one."""
         found = super().arguments

@@ -188,6 +188,13 @@ def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
             ],
             "--space none takes no arguments of a space",
         ),
+        (
+            [
+                *("table", "import", "lut.txt", "--unit", "us"),
+                *("--space", "none", "--input-size", "32", "--out", "t.json"),
+            ],
+            "--space none takes no arguments of a space",
+        ),
         (["table", "import", "lut.txt", "--unit", "s", *TINY_OPTIONS, "--out", "t.json"], "cannot be in s: they mean"),
         (
             ["table", "import", "lut.txt", "--unit", "us", "--platform", "My Phone", "--out", "t.json"],
