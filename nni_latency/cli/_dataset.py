@@ -30,7 +30,7 @@ _FOLDER = OutputFolder((), "unfinished")
 class _GenerateOptions:
     """Which networks are written, and where."""
 
-    family: tuple[str, ...] = names_option("Family, or all; repeat for several.", "--family", default=("all",))
+    family: tuple[str, ...] = names_option("Family, all, or blocks; repeat for several.", "--family", default=("all",))
     per_family: int = option("Networks of each family.", type=click.IntRange(1), default=10)
     seed: int = option(
         "Seed of the first network; 0 is the published one.", type=click.IntRange(0), default=1, rare=True
@@ -53,6 +53,10 @@ def list_families() -> None:
     rows = [
         {"family": family.name, "input": "x".join(map(str, family.input_shape)), "published network": family.summary}
         for family in graphs.families().values()
+    ]
+    rows += [
+        {"family": family.name, "input": "any", "published network": family.summary}
+        for family in graphs.block_families().values()
     ]
     grid = Grid(rows, [Column(name, name) for name in ("family", "input", "published network")], "Families of networks")
     print_report(Report(grid, {"families": rows}))

@@ -38,7 +38,7 @@ class _NetworkOptions:
     """Which networks are measured."""
 
     families: tuple[str, ...] = names_option(
-        "Family, or all, with a number of networks if it is not that of --per-family, such as mixed:200; repeat for "
+        "Family, all, or blocks, with a number of networks if it is not that of --per-family, such as mixed:200; repeat for "
         "several.  [default: all, where no file is given]",
         "--family",
         metavar="NAME[:N]",
@@ -207,14 +207,14 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
     return networks
 
 
-def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.Family, int]:
+def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.NetworkFamily, int]:
     """Return how many networks of which families are measured.
 
     A family that is named counts as said there, and not as one of all, wherever that stands; named twice, as the last
     time.
     """
-    found: dict[graphs.Family, int] = {}
-    for text in sorted(wanted.families or usual, key=lambda text: text.partition(":")[0] != "all"):
+    found: dict[graphs.NetworkFamily, int] = {}
+    for text in sorted(wanted.families or usual, key=lambda text: text.partition(":")[0] not in ("all", "blocks")):
         name, colon, number = text.partition(":")
         count = whole_number(number) if colon else wanted.per_family
         if not count:
@@ -226,7 +226,7 @@ def _counts(wanted: _NetworkOptions, usual: tuple[str, ...]) -> dict[graphs.Fami
     return found
 
 
-def _members(counts: Mapping[graphs.Family, int], wanted: _NetworkOptions) -> Iterator[datasets.NetworkFile]:
+def _members(counts: Mapping[graphs.NetworkFamily, int], wanted: _NetworkOptions) -> Iterator[datasets.NetworkFile]:
     """Write the networks; those of all families are spread evenly, so that each meets the machine as the others do."""
     turns = sorted(
         ((number + 0.5) / count, place, number)

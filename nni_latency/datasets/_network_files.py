@@ -16,7 +16,7 @@ import nni_latency.graphs as graphs
 from nni_latency.datasets._archive import GraphDocument
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import cache_folder
-from nni_latency.graphs import Family, families, generate_onnx
+from nni_latency.graphs import NetworkFamily, block_families, families, generate_onnx
 from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import Graph, OnnxBuild, graph_key, load_onnx, onnx_inputs, read_onnx
@@ -77,6 +77,9 @@ class NetworkFile:
     @cached_property
     def _read(self) -> tuple[int | None, Graph]:
         """Batch size set in the file, and the graph."""
+        if self.family in block_families():
+            # The file is written for the batch size, which may not be the first size of its input.
+            return None, read_onnx(self.path)
         try:
             return self.batch_size, read_onnx(self.path, self.batch_size)
         except InvalidValueError:
@@ -102,7 +105,7 @@ class NetworkFile:
         Its records are keyed by the graph, independent of the name of the network.
         """
         build: Any
-        if runtime.takes_onnx or self.seed is None:
+        if runtime.takes_onnx or self.family not in families():
             build = OnnxBuild(str(self.path.absolute()), self._asked)
         else:
             build = partial(families()[self.family].network, self.seed)
@@ -118,7 +121,7 @@ class NetworkFile:
 
 
 def family_files(
-    members: Sequence[tuple[Family, int]], *, batch_size: int = 1, n_jobs: int | None = None
+    members: Sequence[tuple[NetworkFamily, int]], *, batch_size: int = 1, n_jobs: int | None = None
 ) -> Iterator[NetworkFile]:
     """Write members of families as ONNX files into the cache, unless present.
 

@@ -1,6 +1,9 @@
 from ._blocks import Variation
 from ._family import (
+    BlockFamily,
     Family,
+    NetworkFamily,
+    block_families,
     families,
     find_families,
     generate_onnx,
@@ -22,7 +25,10 @@ __all__ = [
     "MIXED",
     "NNLQP",
     "PRETRAINED",
+    "BlockFamily",
     "Family",
+    "NetworkFamily",
+    "block_families",
     "GraphNetworkEstimator",
     "GraphPredictor",
     "MeasuredNetwork",

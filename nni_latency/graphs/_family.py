@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from joblib import delayed
@@ -14,6 +16,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import write_atomically
+from nni_latency.graphs import _block_networks as blocks
 from nni_latency.graphs import _mobile_networks as mobile
 from nni_latency.graphs import _picture_networks as pictures
 from nni_latency.graphs import _sequence_networks as sequence
@@ -25,8 +28,67 @@ from nni_latency.operators import export_onnx, without_weights
 _IMAGE = (3, 224, 224)
 
 
+class NetworkFamily(ABC):
+    """A source of networks: every seed gives one.
+
+    Attributes
+    ----------
+    name : str
+        Name such as ``"resnet"``.
+    """
+
+    name: str
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """What its networks are, in a line."""
+
+    @abstractmethod
+    def onnx(self, seed: int, batch_size: int = 1) -> Any:
+        """Return the network of a seed as an ``onnx.ModelProto`` with random weights, always the same."""
+
+
 @dataclass(frozen=True)
-class Family:
+class BlockFamily(NetworkFamily):
+    """Networks of random blocks that are written in ONNX, on inputs of any shape; they have no modules. Immutable.
+
+    Parameters
+    ----------
+    name : str
+        Name such as ``"blocks-token"``.
+    write : callable
+        Takes a seed and a batch size; returns an ``onnx.ModelProto``.
+
+    Examples
+    --------
+    >>> from nni_latency.graphs import block_families
+    >>> model = block_families()["blocks-vector"].onnx(0)
+    >>> len(model.graph.input)
+    1
+    """
+
+    name: str
+    write: Callable[[int, int], Any] = field(compare=False)
+
+    @property
+    def summary(self) -> str:
+        """What its networks are, in a line."""
+        return (self.write.__doc__ or "").partition("\n")[0].rstrip(".").removeprefix("Write ")
+
+    def onnx(self, seed: int, batch_size: int = 1) -> Any:
+        """Return the network of a seed as an ``onnx.ModelProto`` with random weights, always the same.
+
+        Raises
+        ------
+        MissingDependencyError
+            If the package onnx is not installed.
+        """
+        return self.write(seed, batch_size)
+
+
+@dataclass(frozen=True)
+class Family(NetworkFamily):
     """A family of networks. Immutable; it is sent to other processes by pickle.
 
     Parameters
@@ -72,6 +134,16 @@ class Family:
             torch.manual_seed(seed)
             return self.build(Variation(seed, self.name)).eval().requires_grad_(False)
 
+    def onnx(self, seed: int, batch_size: int = 1) -> Any:
+        """Return the network of a seed as an ``onnx.ModelProto`` with random weights, always the same.
+
+        Raises
+        ------
+        MissingDependencyError
+            If the package onnx is not installed.
+        """
+        return export_onnx(self.network(seed), [self.example_inputs(batch_size)]).model
+
     def example_inputs(self, batch_size: int = 1) -> torch.Tensor:
         """Return an example input, always the same."""
         generator = torch.Generator().manual_seed(0)
@@ -110,40 +182,58 @@ _FAMILIES = MappingProxyType(
 )
 
 
+_BLOCK_FAMILIES = MappingProxyType(
+    {
+        family.name: family
+        for family in (
+            BlockFamily("blocks-picture", blocks.picture_blocks),
+            BlockFamily("blocks-signal", blocks.signal_blocks),
+            BlockFamily("blocks-token", blocks.token_blocks),
+            BlockFamily("blocks-vector", blocks.vector_blocks),
+        )
+    }
+)
+
+
 def families() -> Mapping[str, Family]:
-    """Return all families by name."""
+    """Return the families of modules by name."""
     return _FAMILIES
 
 
-def find_families(names: Iterable[str]) -> list[Family]:
-    """Find families by name, without duplicates; ``"all"`` stands for all.
+def block_families() -> Mapping[str, BlockFamily]:
+    """Return the families of random blocks in ONNX by name."""
+    return _BLOCK_FAMILIES
+
+
+def find_families(names: Iterable[str]) -> list[NetworkFamily]:
+    """Find families by name, without duplicates; ``"all"`` stands for all families of modules, ``"blocks"`` for all
+    of random blocks.
 
     Raises
     ------
     UnknownNameError
         If a name is unknown.
     """
-    found: dict[str, Family] = {}
+    known: dict[str, NetworkFamily] = {**_FAMILIES, **_BLOCK_FAMILIES}
+    several: dict[str, Mapping[str, NetworkFamily]] = {"all": _FAMILIES, "blocks": _BLOCK_FAMILIES}
+    found: dict[str, NetworkFamily] = {}
     for name in names:
-        if name == "all":
-            found |= _FAMILIES
-        elif name in _FAMILIES:
-            found[name] = _FAMILIES[name]
-        else:
-            raise UnknownNameError(UnknownNameError.of("family", name, sorted(_FAMILIES)))
+        if name not in known and name not in several:
+            raise UnknownNameError(UnknownNameError.of("family", name, [*sorted(known), *several]))
+        found |= several[name] if name in several else {name: known[name]}
     return list(found.values())
 
 
 #: A family, and the seed of a member.
-Member = tuple[Family, int]
+Member = tuple[NetworkFamily, int]
 
 
-def save_onnx(family: Family, seed: int, path: str | Path, batch_size: int = 1) -> Path:
+def save_onnx(family: NetworkFamily, seed: int, path: str | Path, batch_size: int = 1) -> Path:
     """Write a member of a family as an ONNX file of a few kB, without its weights.
 
     Parameters
     ----------
-    family : Family
+    family : NetworkFamily
         Family of the member.
     seed : int
         Seed of the member; 0 is the published network.
@@ -164,8 +254,7 @@ def save_onnx(family: Family, seed: int, path: str | Path, batch_size: int = 1) 
     OutputError
         If the file cannot be written.
     """
-    network = export_onnx(family.network(seed), [family.example_inputs(batch_size)])
-    write_atomically(Path(path), without_weights(network.model).SerializeToString())
+    write_atomically(Path(path), without_weights(family.onnx(seed, batch_size)).SerializeToString())
     return Path(path)
 
 
@@ -209,7 +298,7 @@ def generate_onnx(
         yield path if is_there else next(made)
 
 
-def members_in_turn(members: Sequence[Family], count: int, first_seed: int = 1) -> list[Member]:
+def members_in_turn(members: Sequence[NetworkFamily], count: int, first_seed: int = 1) -> list[Member]:
     """Return the first members of all families, then the second of all, and so on.
 
     After an interruption, the members written or measured thus cover all families.
@@ -233,12 +322,12 @@ def members_in_turn(members: Sequence[Family], count: int, first_seed: int = 1) 
     return [(family, seed) for seed in range(first_seed, first_seed + count) for family in members]
 
 
-def onnx_name(family: Family, seed: int) -> str:
+def onnx_name(family: NetworkFamily, seed: int) -> str:
     """Return the file name of a member."""
     return f"{family.name}-{seed:05}.onnx"
 
 
 def generated_files(folder: str | Path) -> list[Path]:
     """Return the files in a folder that are named like members of families."""
-    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, families()))})-\d{{5,}}\.onnx")
+    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, [*families(), *block_families()]))})-\d{{5,}}\.onnx")
     return sorted(path for path in Path(folder).glob("*.onnx") if pattern.fullmatch(path.name))

@@ -1,0 +1,114 @@
+"""Networks of random blocks of every kind of operator, on inputs of every shape, written in ONNX."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from nni_latency.graphs._block_writer import MOST_ELEMENTS, Block, BlockWriter
+from nni_latency.graphs._picture_blocks import PICTURE_BLOCKS, convolve
+from nni_latency.graphs._sequence_blocks import SIGNAL_BLOCKS, TOKEN_BLOCKS, VECTOR_BLOCKS, linear
+
+#: Heights and widths of pictures as tasks have them.
+_PICTURES = (
+    *((224, 224), (224, 224), (48, 320), (48, 192), (320, 320), (640, 640), (80, 160), (96, 96), (32, 32), (28, 28)),
+    *((112, 112), (256, 128), (384, 288), (64, 512), (128, 100), (512, 512), (300, 300), (160, 160), (40, 101)),
+)
+
+#: Most weights of a layer behind a map that is flattened.
+_MOST_WEIGHTS = 40_000_000
+
+#: Fewest and most operators of a network behind which no further block is added.
+_OPERATORS = (12, 60)
+
+
+def picture_blocks(seed: int, batch_size: int) -> Any:
+    """Write random blocks on pictures of any size, and a head that classifies, detects or segments."""
+    write = BlockWriter(seed, "blocks-picture")
+    net, (height, width) = write.net, write.choose(*_PICTURES)
+    data = net.input(batch_size, write.choose(3, 3, 3, 1), height, width)
+    stride = write.choose(1, 2, 4) if height * width > 10_000 else 1
+    stride = max(stride, 2 if height * width > 50_000 else 1, 4 if height * width > 200_000 else 1)
+    side = write.choose(stride, 3, 5, 7)
+    places = height * width // stride**2
+    data = convolve(
+        write, data, write.width(places, 3, side**2, most=96), (max(side, stride),) * 2, strides=(stride,) * 2
+    )
+    data = _stacked(write, write.activation(data), _kinds(write, seed, PICTURE_BLOCKS))
+    kind = write.choose("classes", "classes", "flat", "map", "tokens")
+    if kind == "tokens" and math.prod(net.shape(data)[2:]) <= 400:
+        shape = net.shape(data)
+        tokens = net("Transpose", net.reshape(data, *shape[:2], -1), perm=[0, 2, 1])
+        return _saved(write, _stacked(write, tokens, _kinds(write, seed, TOKEN_BLOCKS), most=20))
+    if kind == "map":
+        return _saved(write, net("Sigmoid", convolve(write, data, write.choose(1, 4, 21), (1, 1), normalise=False)))
+    if kind == "flat":
+        if math.prod(net.shape(data)[2:]) > 196:
+            data = net("MaxPool", data, kernel_shape=[4, 4], strides=[4, 4])
+        vector = net("Flatten", data, axis=1)
+        wide = max(32, min(4096, _MOST_WEIGHTS // net.shape(vector)[1]))
+        vector = net("Relu", linear(write, vector, write.size(32, wide)))
+        return _saved(write, linear(write, net("Relu", linear(write, vector, write.size(32, 4096))), 1000))
+    pooled = net("GlobalMaxPool" if write.chance(0.2) else "GlobalAveragePool", data)
+    vector = net("Flatten", pooled, axis=1)
+    return _saved(write, linear(write, vector, write.choose(10, 100, 1000)))
+
+
+def token_blocks(seed: int, batch_size: int) -> Any:
+    """Write random blocks on sequences of tokens: transformers, recurrent networks, mixers."""
+    write = BlockWriter(seed, "blocks-token")
+    tokens, channels = write.size(8, 512), write.size(16, 512, 8)
+    data = write.net.input(batch_size, tokens, channels)
+    data = _stacked(write, data, _kinds(write, seed, TOKEN_BLOCKS))
+    if write.chance(0.4):
+        data = write.net.reduce(write.choose("ReduceMean", "ReduceMax"), data, [1], keep=False)
+    return _saved(write, linear(write, data, write.choose(2, 10, 128)))
+
+
+def signal_blocks(seed: int, batch_size: int) -> Any:
+    """Write random blocks on signals: speech, vibration, electrocardiograms."""
+    write = BlockWriter(seed, "blocks-signal")
+    channels = write.choose(1, 1, 2, 12, 40, 80, 128)
+    length = write.size(64, min(32_000, MOST_ELEMENTS / channels))
+    data = write.net.input(batch_size, channels, length)
+    outputs = write.width(length, channels, 5, most=128)
+    side, stride = write.choose(3, 5, 9, 15), write.choose(1, 2, 4) if length > 256 else 1
+    data = write.activation(convolve(write, data, outputs, (side,), strides=(stride,)))
+    data = _stacked(write, data, _kinds(write, seed, SIGNAL_BLOCKS))
+    if write.chance(0.5):
+        vector = write.net("Flatten", write.net("GlobalAveragePool", data), axis=1)
+        return _saved(write, linear(write, vector, write.choose(2, 10, 50)))
+    return _saved(write, convolve(write, data, write.choose(1, 2, 40), (1,), normalise=False))
+
+
+def vector_blocks(seed: int, batch_size: int) -> Any:
+    """Write random blocks on vectors: perceptrons and recommenders."""
+    write = BlockWriter(seed, "blocks-vector")
+    data = write.net.input(batch_size * write.choose(1, 1, 4, 32), write.size(8, 4096))
+    data = _stacked(write, linear(write, data, write.size(16, 1024)), _kinds(write, seed, VECTOR_BLOCKS), most=30)
+    return _saved(write, linear(write, data, write.choose(1, 2, 10, 100)))
+
+
+def _kinds(write: BlockWriter, seed: int, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Draw the kinds of blocks of a network: few, because real networks repeat theirs; in turn, so that all are met."""
+    first = blocks[seed % len(blocks)]
+    return (first, first, *(write.choose(*blocks) for _ in range(write.choose(0, 1, 2, 3))))
+
+
+def _stacked(write: BlockWriter, data: str, kinds: tuple[Block, ...], most: int | None = None) -> str:
+    """Write blocks of the given kinds until there are enough operators, and maps are not too large."""
+    net = write.net
+    end = len(net) + (most or write.size(*_OPERATORS))
+    while len(net) < end:
+        data = write.choose(*kinds)(write, data)
+        shape = net.shape(data)
+        if len(shape) == 4 and math.prod(shape) > MOST_ELEMENTS // 4:
+            inputs = shape[1]
+            data = convolve(write, data, min(inputs, 128), (3, 3) if inputs < 32 else (1, 1), strides=(2, 2))
+        elif len(shape) == 3 and math.prod(shape) > MOST_ELEMENTS:
+            data = net("MaxPool", data, kernel_shape=[4], strides=[4])
+    return data
+
+
+def _saved(write: BlockWriter, data: str) -> Any:
+    return write.net.model(data)
