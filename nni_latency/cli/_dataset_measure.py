@@ -38,8 +38,8 @@ class _NetworkOptions:
     """Which networks are measured."""
 
     families: tuple[str, ...] = names_option(
-        "Family, all, or blocks, with a number of networks if it is not that of --per-family, such as mixed:200; repeat for "
-        "several.  [default: all, where no file is given]",
+        "Family, all, or blocks, with a number of networks if it is not that of --per-family, such as mixed:200; "
+        "repeat for several.  [default: all, where no file is given]",
         "--family",
         metavar="NAME[:N]",
         rare=True,

@@ -24,7 +24,8 @@ _PLATFORM_COLUMNS = [
     Column("networks", "networks", metric="count"),
     Column("error, held out", "mape", format_percent),
     Column("within 10 %", "within10", format_percent),
-    Column("interval: factor", "interval_factor", "{:.2f}".format),
+    Column("interval: factor", "interval_factor", "{:.2f}".format, absent="-"),
+    Column("inside", "inside", format_percent, absent="-"),
 ]
 
 #: How the terms of the formula are written.
@@ -97,13 +98,15 @@ def graph_report(found: graphs.GraphPredictor, after: Sequence[str] = ()) -> Rep
 
 def _platform_row(found: graphs.GraphPredictor, number: int) -> dict[str, Any]:
     errors = found.held_out_[:, number]
-    known = np.exp(errors[~np.isnan(errors)]) - 1
+    is_known = ~np.isnan(errors)
+    known, widths = np.exp(errors[is_known]) - 1, found.widths_[is_known, number]
     return {
         "platform": found.platforms_[number].id,
         "networks": int(found.counts_[number]),
         "mape": float(np.abs(known).mean()) if len(known) else None,
         "within10": float((np.abs(known) <= 0.1).mean()) if len(known) else None,
-        "interval_factor": float(np.exp(found.spreads_[number])),
+        "interval_factor": float(np.exp(np.median(widths))) if len(known) else None,
+        "inside": float((np.abs(errors[is_known]) <= widths).mean()) if len(known) else None,
     }
 
 

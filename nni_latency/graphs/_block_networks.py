@@ -7,6 +7,7 @@ from typing import Any
 
 from nni_latency.graphs._block_writer import MOST_ELEMENTS, Block, BlockWriter
 from nni_latency.graphs._picture_blocks import PICTURE_BLOCKS, convolve
+from nni_latency.graphs._rare_blocks import RARE_BLOCKS
 from nni_latency.graphs._sequence_blocks import SIGNAL_BLOCKS, TOKEN_BLOCKS, VECTOR_BLOCKS, linear
 
 #: Heights and widths of pictures as tasks have them.
@@ -87,6 +88,23 @@ def vector_blocks(seed: int, batch_size: int) -> Any:
     data = write.net.input(batch_size * write.choose(1, 1, 4, 32), write.size(8, 4096))
     data = _stacked(write, linear(write, data, write.size(16, 1024)), _kinds(write, seed, VECTOR_BLOCKS), most=30)
     return _saved(write, linear(write, data, write.choose(1, 2, 10, 100)))
+
+
+def rare_blocks(seed: int, batch_size: int) -> Any:
+    """Write blocks of operators that few networks have, between convolutions."""
+    write = BlockWriter(seed, "blocks-rare", opset=21)
+    net, side = write.net, write.choose(16, 24, 32, 48, 56)
+    # Some of these operators take one input at a time.
+    data = net.input(1, write.choose(3, 8), side, side)
+    data = write.activation(convolve(write, data, write.width(side**2, 8, 9, most=64), (3, 3)))
+    kind = RARE_BLOCKS[seed % len(RARE_BLOCKS)]
+    for _ in range(write.choose(2, 3, 4)):
+        data = kind(write, data)
+        if write.chance(0.5):
+            data = write.activation(data)
+        outputs = write.width(math.prod(net.shape(data)[2:]), net.shape(data)[1], 9, most=64)
+        data = convolve(write, data, outputs, write.choose((1, 1), (3, 3)))
+    return _saved(write, data)
 
 
 def _kinds(write: BlockWriter, seed: int, blocks: tuple[Block, ...]) -> tuple[Block, ...]:

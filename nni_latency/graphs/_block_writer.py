@@ -55,11 +55,13 @@ class BlockWriter:
         Seed of all choices.
     name : str
         Name of the family, added to the seed.
+    opset : int, optional
+        Version of the operator set; by default drawn.
     """
 
-    def __init__(self, seed: int, name: str) -> None:
+    def __init__(self, seed: int, name: str, opset: int | None = None) -> None:
         self.random = np.random.default_rng([seed, *name.encode()])
-        self.net = OnnxBuilder(self.random, self.choose(*_OPSETS))
+        self.net = OnnxBuilder(self.random, opset or self.choose(*_OPSETS))
 
     def choose(self, *options: T) -> T:
         """Draw one of several values."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.operators import Graph, OpSpec, TracedOperator, form_of, group_of, size_of_attribute, work_of
+from nni_latency.graphs._operator_features import N_OWN, describe_operator
+from nni_latency.operators import Graph, TracedOperator, group_of
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
-
-#: Vector widths; channels are padded to a multiple of one of these.
-_LANES = (4, 8, 16)
 
 #: Results with more readers are ignored when determining which operators can run in parallel.
 _MOST_READERS = 8
@@ -42,6 +38,7 @@ GROUPS = (
     *("movement", "max pooling", "average pooling", "elementwise"),
     *("activation of a product", "sum with a product", "chain of elementwise", "transcendental"),
     *("batch normalisation", "product of activations", "copy"),
+    *("recurrent layer", "interpolation", "selection", "local response normalisation", "quantisation"),
 )
 
 #: Groups into which an activation can be fused.
@@ -59,21 +56,19 @@ _OWN_GROUP = {
     "matmul": "product of activations",
     "bmm": "product of activations",
     "copy": "copy",
+    "local_response_norm": "local response normalisation",
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layer"),
+    **dict.fromkeys(("interpolate", "grid_sample"), "interpolation"),
+    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort", "unique", "cumsum"), "selection"),
+    **dict.fromkeys(("quantizelinear", "dequantizelinear", "dynamicquantizelinear"), "quantisation"),
 }
-
-#: Kinds that are distinguished within their groups; all others share one code.
-KINDS = (
-    *("relu", "relu6", "clamp", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu", "tanh", "erf", "sqrt", "exp"),
-    *("add", "sub", "mul", "div", "pow", "softmax", "batch_norm", "layer_norm", "group_norm", "linear", "matmul"),
-    *("cat", "copy", "index", "pad", "repeat", "mean", "sum", "where", "conv1d", "conv2d", "conv3d"),
-)
 
 _TAKEN, _WRITTEN = TERMS.index("inputs"), TERMS.index("outputs")
 
-_SHAPE_FEATURES = 15
 _EDGE_FEATURES = 6
+
 #: Number of features of an operator and its neighbourhood.
-N_FEATURES = 7 + _SHAPE_FEATURES + 2 * len(_LANES) + _EDGE_FEATURES
+N_FEATURES = N_OWN + _EDGE_FEATURES
 
 
 @dataclass(frozen=True)
@@ -122,12 +117,12 @@ def encode_graph(graph: Graph) -> EncodedGraph:
 
     Examples
     --------
-    >>> from nni_latency.operators import chained
+    >>> from nni_latency.operators import OpSpec, chained
     >>> found = encode_graph(chained([OpSpec.of("relu", [(1, 8)]), OpSpec.of("strange", [(1, 8)])]))
     >>> found.features.shape == (2, N_FEATURES), found.edges.tolist(), found.uncounted
     (True, [[0], [1]], ('strange',))
     """
-    described = [_describe(item.op) for item in graph.operators]
+    described = [describe_operator(item.op) for item in graph.operators]
     sources = [item.sources for item in graph.operators]
     edges = [(source, number) for number, found in enumerate(sources) for source in found]
     amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, 6))
@@ -167,80 +162,6 @@ def _groups(operators: Sequence[TracedOperator]) -> list[str]:
                 group = "chain of elementwise"
         groups.append(group if group in GROUPS else "elementwise")
     return groups
-
-
-@dataclass(frozen=True)
-class _Described:
-    """Encoding of a single operator, without its neighbours."""
-
-    features: tuple[float, ...]
-    amounts: tuple[float, ...]
-    kind: int
-    uncounted: str
-
-
-@lru_cache(maxsize=2**15)
-def _describe(op: OpSpec) -> _Described:
-    work, counted = work_of(op)
-    amounts = (work.flops, work.inputs, work.outputs, work.params)
-    moved = work.inputs + work.outputs + work.params
-    logs = [_log(value) for value in (*amounts, work.macs, moved)]
-    lanes = _LANES[-1]
-    filled = 1 + _waste(int(op.get("out_channels", _out_shape(op)[-1] if _out_shape(op) else 1)), lanes)
-    return _Described(
-        (*logs, _log(work.flops) - _log(moved), *_shape_features(op)),
-        (float(work.flops), work.flops * (filled if work.macs else 1.0), *map(float, amounts[1:]), 1.0),
-        KINDS.index(op.kind) + 1 if op.kind in KINDS else 0,
-        "" if counted else op.kind,
-    )
-
-
-def _shape_features(op: OpSpec) -> list[float]:
-    """Return features of the shapes and attributes of an operator; absent ones are 0."""
-    taken = op.input_shapes[0] if op.input_shapes else ()
-    given = _out_shape(op)
-    is_picture = op.kind.startswith(("conv", "max_pool", "avg_pool", "adaptive", "batch_norm"))
-    channels_in, channels_out = _channels(taken, is_picture), _channels(given, is_picture)
-    if op.kind.startswith("conv"):
-        channels_out = int(op.get("out_channels", channels_in))
-    groups = op.get("groups", 1) if isinstance(op.get("groups", 1), int) else 1
-    window, stride = (size_of_attribute(op.get(name, 1)) for name in ("kernel_size", "stride"))
-    area = math.prod(taken[2:]) if is_picture else math.prod(taken[1:-1])
-    side = taken[-1] if len(taken) > 2 else 1
-    form = form_of(op)
-    sizes = [channels_in, channels_out, area, area / max(1.0, stride), side, window, stride, groups]
-    flags = [
-        float(len(taken)),
-        float(form == "depthwise"),
-        float(form == "pointwise"),
-        float(op.get("learned") is not None),
-        float(len(op.input_shapes)),
-        _log(channels_in // max(1, groups)),
-        _log(taken[0] if taken else 1),
-    ]
-    wastes = [_waste(size, lanes) for size in (channels_in, channels_out) for lanes in _LANES]
-    return [*map(_log, sizes), *flags, *wastes]
-
-
-def _out_shape(op: OpSpec) -> tuple[int, ...]:
-    out = op.get("out")
-    if isinstance(out, tuple):
-        return out
-    return (out,) if isinstance(out, int) else op.input_shapes[0] if op.input_shapes else ()
-
-
-def _channels(shape: Sequence[int], is_picture: bool) -> int:
-    if len(shape) < 2:
-        return shape[0] if shape else 1
-    return shape[1] if is_picture or len(shape) > 3 else shape[-1]
-
-
-def _waste(size: int, lanes: int) -> float:
-    return -(-size // lanes) * lanes / size - 1 if size else 0.0
-
-
-def _log(value: float) -> float:
-    return math.log2(1 + max(0.0, value))
 
 
 def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDArray[np.float64]:

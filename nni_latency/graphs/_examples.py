@@ -13,7 +13,7 @@ from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._measured_network import MeasuredNetwork
 from nni_latency.graphs._mixed_networks import MIXED
 from nni_latency.platforms import Platform
-from nni_latency.regression import draw_folds, weighted_quantile
+from nni_latency.regression import draw_folds
 
 Array = NDArray[np.float64]
 
@@ -70,16 +70,13 @@ class Measurements:
     def folds(self, count: int, seed: int) -> list[list[int]]:
         """Split networks into folds by family; at random if there are too few families.
 
-        Mixed networks are in no fold: they are always in the training data.
+        Networks of random blocks are not alike, so each of them counts as a family.
         """
-        families = [family for family in self.families if family not in MIXED]
-        if len(families) < count:
-            return [fold.tolist() for fold in draw_folds(range(len(self.family_of)), count, seed)]
-        rows = [row for family in families for row, name in enumerate(self.family_of) if name == family]
-        return [
-            sorted(rows[place] for place in fold)
-            for fold in draw_folds([self.family_of[row] for row in rows], count, seed)
-        ]
+        groups = [row if name in MIXED else name for row, name in enumerate(self.family_of)]
+        if len(set(groups)) < count:
+            return [fold.tolist() for fold in draw_folds(range(len(groups)), count, seed)]
+        strata = [name in MIXED for name in self.family_of]
+        return [sorted(fold.tolist()) for fold in draw_folds(groups, count, seed, strata)]
 
 
 def _parts_of(network: MeasuredNetwork, column: int) -> list[Part]:
@@ -89,17 +86,6 @@ def _parts_of(network: MeasuredNetwork, column: int) -> list[Part]:
         Part(numbers, column, seconds + outside, is_first=True) if 0 in numbers else Part(numbers, column, seconds)
         for numbers, seconds in network.parts
     ]
-
-
-def spreads_of(errors: Array, families: Sequence[str], confidence: float) -> Array:
-    """Return half-widths of intervals, as logarithms: quantiles of errors in which families have equal weight."""
-    found = []
-    for column in np.abs(errors).T:
-        known = ~np.isnan(column)
-        sizes = {family: sum(known[row] for row, name in enumerate(families) if name == family) for family in families}
-        weights = np.array([1 / sizes[family] if known[row] else 0.0 for row, family in enumerate(families)])
-        found.append(weighted_quantile(column[known], weights[known], confidence))
-    return np.array(found)
 
 
 @dataclass(frozen=True)

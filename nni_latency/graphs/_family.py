@@ -187,6 +187,7 @@ _BLOCK_FAMILIES = MappingProxyType(
         family.name: family
         for family in (
             BlockFamily("blocks-picture", blocks.picture_blocks),
+            BlockFamily("blocks-rare", blocks.rare_blocks),
             BlockFamily("blocks-signal", blocks.signal_blocks),
             BlockFamily("blocks-token", blocks.token_blocks),
             BlockFamily("blocks-vector", blocks.vector_blocks),
@@ -206,8 +207,7 @@ def block_families() -> Mapping[str, BlockFamily]:
 
 
 def find_families(names: Iterable[str]) -> list[NetworkFamily]:
-    """Find families by name, without duplicates; ``"all"`` stands for all families of modules, ``"blocks"`` for all
-    of random blocks.
+    """Find families by name, without duplicates: ``"all"`` of modules, or all of random ``"blocks"`` in ONNX.
 
     Raises
     ------

@@ -19,14 +19,19 @@ from safetensors.torch import save_file
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
 from nni_latency.errors import FileFormatError, OutputError, first_line
 from nni_latency.files import replacing
-from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS
+from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS
 from nni_latency.graphs._graph_network import GraphNetwork
+from nni_latency.graphs._intervals import DOUBTS, Ranges
+from nni_latency.graphs._operator_features import KINDS
 from nni_latency.graphs._operator_trees import OperatorTrees, PlatformTrees
 from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
 
-_KEY, _HELD_OUT, _LATENCIES, _TREES = "nni_latency", "held_out", "latencies", "trees"
+_KEY, _TREES = "nni_latency", "trees"
+
+#: Names of the arrays with a value for every held-out network and platform, and of those of the ranges.
+_BY_NETWORK, _RANGES = ("held_out", "latencies", "widths"), ("low", "high")
 
 #: Half the width of an interval, as a logarithm; larger values are implausible.
 _Spread = Annotated[float, Field(ge=0, le=100)]
@@ -38,7 +43,8 @@ class LearnedGraphs:
 
     Parameters
     ----------
-    platforms, members, trees, epochs, spreads, held_out, latencies, unmeasured_spread, counts, families, kinds
+    platforms, members, trees, epochs, spreads, doubt_weights, ranges, held_out, latencies, widths, unmeasured_spread,
+    counts, families, kinds
         See `GraphPredictor`.
     """
 
@@ -47,8 +53,11 @@ class LearnedGraphs:
     trees: PlatformTrees
     epochs: int
     spreads: Array
+    doubt_weights: Array
+    ranges: Ranges
     held_out: Array
     latencies: Array
+    widths: Array
     unmeasured_spread: float
     counts: NDArray[np.int64]
     families: tuple[str, ...]
@@ -83,6 +92,7 @@ class GraphPredictorDocument(StrictDocument):
     platforms: list[PlatformDocument] = Field(min_length=1)
     epochs: int = Field(ge=0)
     spreads: list[_Spread]
+    doubt_weights: list[_Spread] = Field(min_length=len(DOUBTS), max_length=len(DOUBTS))
     unmeasured_spread: _Spread | None
     counts: list[int]
     families: list[str]
@@ -112,6 +122,7 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
         "platforms": [platform.as_dict() for platform in learned.platforms],
         "epochs": learned.epochs,
         "spreads": [float(value) for value in learned.spreads],
+        "doubt_weights": [float(value) for value in learned.doubt_weights],
         "unmeasured_spread": learned.unmeasured_spread if math.isfinite(learned.unmeasured_spread) else None,
         "counts": [int(value) for value in learned.counts],
         "families": list(learned.families),
@@ -130,8 +141,9 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
         if trees is not None
         for name, values in trees.tensors().items()
     }
-    tensors[_HELD_OUT] = torch.from_numpy(np.ascontiguousarray(learned.held_out))
-    tensors[_LATENCIES] = torch.from_numpy(np.ascontiguousarray(learned.latencies))
+    arrays = {name: getattr(learned, name) for name in _BY_NETWORK}
+    arrays |= {f"ranges/{name}": getattr(learned.ranges, name) for name in _RANGES}
+    tensors |= {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={_KEY: json.dumps(content)})
@@ -161,7 +173,7 @@ def read_predictor(path: Path) -> tuple[dict[str, Any], LearnedGraphs]:
 
 def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor]) -> LearnedGraphs:
     count = len(document.platforms)
-    held_out, latencies = _held_out(tensors, count)
+    held_out, latencies, widths = _held_out(tensors, count)
     if {len(document.spreads), len(document.counts)} != {count}:
         raise ValueError("there must be a spread and a count for every platform")
     return LearnedGraphs(
@@ -170,8 +182,11 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
         members=[_member(document, tensors, number) for number in range(document.settings.n_members)],
         epochs=document.epochs,
         spreads=np.array(document.spreads),
+        doubt_weights=np.array(document.doubt_weights),
+        ranges=_ranges(tensors, count),
         held_out=held_out,
         latencies=latencies,
+        widths=widths,
         unmeasured_spread=math.inf if document.unmeasured_spread is None else document.unmeasured_spread,
         counts=np.array(document.counts),
         families=tuple(document.families),
@@ -179,13 +194,18 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
     )
 
 
-def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> tuple[Array, Array]:
-    """Return the errors and latencies of held-out networks."""
-    errors = tensors.pop(_HELD_OUT).numpy()
-    latencies = tensors.pop(_LATENCIES).numpy()
-    if errors.shape[1:] != (n_platforms,) or latencies.shape != errors.shape:
-        raise ValueError("there must be an error and a latency for every network and platform.")
-    return errors, latencies
+def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> list[Array]:
+    """Return the errors, latencies and widths of intervals of held-out networks."""
+    found = [tensors.pop(name).numpy() for name in _BY_NETWORK]
+    if any(item.shape != found[0].shape or item.shape[1:] != (n_platforms,) for item in found):
+        raise ValueError("there must be an error, a latency and a width for every network and platform.")
+    return found
+
+
+def _ranges(tensors: dict[str, torch.Tensor], n_platforms: int) -> Ranges:
+    """Return the ranges of sizes that were learned from."""
+    low, high = (tensors.pop(f"ranges/{name}").numpy() for name in _RANGES)
+    return Ranges(low, high).check(n_platforms)
 
 
 def _trees(tensors: dict[str, torch.Tensor], number: int) -> OperatorTrees | None:

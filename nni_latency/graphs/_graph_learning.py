@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch.nn import functional
 from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._examples import Examples, Measurements, Part
 from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, predict, starts_of
+from nni_latency.graphs._intervals import Ranges
 from nni_latency.graphs._operator_trees import (
     PlatformTrees,
     describe,
@@ -65,6 +66,28 @@ class _Lesson:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """Predictions of networks by models that were trained without their families.
+
+    Parameters
+    ----------
+    errors : ndarray of shape (n_networks, n_platforms)
+        Logarithms of predicted over measured times; NaN where not measured.
+    disagreement : ndarray of shape (n_networks, n_platforms)
+        Logarithms of the times by graph networks over those by trees.
+    distances : dict of int to ndarray of shape (n_operators, n_platforms)
+        How far the operators of a network are outside of the sizes that were learned from, by its index.
+    epochs : int
+        Number of epochs with the least error over all held-out networks.
+    """
+
+    errors: Array
+    disagreement: Array
+    distances: Mapping[int, Array]
+    epochs: int
+
+
+@dataclass(frozen=True)
 class Fitting:
     """Training of graph networks and trees, in one process or several.
 
@@ -82,16 +105,8 @@ class Fitting:
     n_jobs: int | None
     on_epochs: Callable[..., None]
 
-    def hold_out(self, data: Measurements, n_folds: int, seed: int) -> tuple[Array, int]:
-        """Predict every network by models trained without its family.
-
-        Returns
-        -------
-        errors : ndarray of shape (n_networks, n_platforms)
-            Logarithms of predicted over measured times.
-        epochs : int
-            Number of epochs with the least error over all held-out networks.
-        """
+    def hold_out(self, data: Measurements, n_folds: int, seed: int) -> HeldOut:
+        """Predict every network by models trained without its family."""
         latencies, folds, lessons = data.examples.latencies, data.folds(n_folds, seed), []
         for fold, held in enumerate(folds):
             graphs = data.examples.only(held).graphs
@@ -100,11 +115,17 @@ class Fitting:
         for held, learned in zip(folds, self._learned(lessons), strict=True):
             logarithms[:, held] = np.log(learned.predictions)
         epochs = _best_epoch(logarithms - np.log(latencies), data.family_of)
-        errors = np.full(latencies.shape, np.nan)
+        errors, disagreement = np.full(latencies.shape, np.nan), np.zeros(latencies.shape)
+        distances: dict[int, Array] = {}
         for held, lesson in zip(folds, lessons, strict=True):
-            predicted = with_trees(logarithms[epochs - 1, held], self.trees(lesson.examples), lesson.others)
+            alone = logarithms[epochs - 1, held]
+            predicted = with_trees(alone, self.trees(lesson.examples), lesson.others)
             errors[held] = predicted - np.log(latencies[held])
-        return errors, epochs
+            # The mean of both is half as far from each as they are from each other.
+            disagreement[held] = 2 * (alone - predicted)
+            ranges = Ranges.of(lesson.examples.graphs, lesson.examples.latencies)
+            distances |= {row: ranges.distances(graph) for row, graph in zip(held, lesson.others, strict=True)}
+        return HeldOut(errors, disagreement, distances, epochs)
 
     def members(self, examples: Examples, count: int, epochs: int) -> list[Learned]:
         """Train several graph networks on all networks, with different seeds."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nni_latency.graphs._encoding import GROUPS, KINDS, N_FEATURES, TERMS, EncodedGraph
+from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS, EncodedGraph
+from nni_latency.graphs._operator_features import KINDS
 
 #: Bound of the learned correction, as the logarithm of a factor: a fused operator costs next to nothing.
 _BOUND = 3.0

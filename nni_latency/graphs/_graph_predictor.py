@@ -18,11 +18,21 @@ from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.estimators import Estimate, NetworkEstimator
 from nni_latency.files import split_sources
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
-from nni_latency.graphs._examples import Examples, Measurements, spreads_of
+from nni_latency.graphs._examples import Examples, Measurements
 from nni_latency.graphs._graph_document import LearnedGraphs, read_predictor, write_predictor
-from nni_latency.graphs._graph_learning import Fitting, Settings, with_trees
+from nni_latency.graphs._graph_learning import Fitting, HeldOut, Settings, with_trees
 from nni_latency.graphs._graph_network import OperatorCost, predict_members, predict_operators, predict_terms
 from nni_latency.graphs._graph_transfer import add_platform
+from nni_latency.graphs._intervals import (
+    DOUBTS,
+    Ranges,
+    doubts_of,
+    importance_of,
+    spreads_with,
+    unfamiliar,
+    weights_of_doubts,
+    widths_of,
+)
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.graphs._onnx_form import graph_of
 from nni_latency.graphs._operator_trees import PlatformTrees, describe
@@ -33,8 +43,8 @@ from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
-#: Widening of an interval per share of cost in operator kinds unseen in training, as a logarithm.
-_UNSEEN = math.log(3)
+#: Widening of an interval where a property of the network had to be assumed, as a logarithm.
+_ASSUMED = 0.1
 
 #: Largest plausible logarithm of a predicted latency; beyond it the predictor is damaged.
 _LARGEST_LOGARITHM = 100
@@ -137,12 +147,19 @@ class GraphPredictor(Parametrized):
     epochs_ : int
         Epochs used in training.
     spreads_ : ndarray of shape (n_platforms,)
-        Half the width of an interval, as a logarithm, for each platform.
+        Half the width of the interval of a network without doubts, as a logarithm, for each platform.
+    doubt_weights_ : ndarray of shape (n_doubts,)
+        How much intervals widen, relative to `spreads_`, for each doubt about a network: disagreement of graph networks
+        and trees, sizes of operators outside of the training data, and latencies below a millisecond.
+    ranges_ : Ranges
+        Sizes of the operators in the training data, by platform and kind.
     held_out_ : ndarray of shape (n_networks, n_platforms)
         Logarithms of predicted over measured latencies of held-out families, and of held-out networks where a platform
         was added later; NaN where nothing was measured.
     latencies_ : ndarray of shape (n_networks, n_platforms)
         Measured latencies of the held-out networks [s]; NaN for others.
+    widths_ : ndarray of shape (n_networks, n_platforms)
+        Half the widths of the intervals of the held-out networks, as logarithms; NaN for others.
     unmeasured_spread_ : float
         Like `spreads_`, for an unmeasured platform: found by leave-one-platform-out; infinite with fewer than three
         platforms.
@@ -229,7 +246,8 @@ class GraphPredictor(Parametrized):
                 watch(done, total)
 
         fitting = Fitting(self._settings, self.n_jobs, advance)
-        self.held_out_, self.epochs_ = fitting.hold_out(data, self.n_folds, self.random_state)
+        held_out = fitting.hold_out(data, self.n_folds, self.random_state)
+        self.held_out_, self.epochs_ = held_out.errors, held_out.epochs
         self.latencies_ = np.where(np.isnan(self.held_out_), np.nan, data.examples.latencies)
         total = done + self.epochs_ * self.n_members
         learned = fitting.members(data.examples, self.n_members, self.epochs_)
@@ -237,9 +255,22 @@ class GraphPredictor(Parametrized):
         self.trees_ = fitting.trees(data.examples)
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
-        self.spreads_ = spreads_of(self.held_out_, data.family_of, self.confidence)
+        self.ranges_ = Ranges.of(data.examples.graphs, data.examples.latencies)
+        self._calibrate(data, held_out)
         self.unmeasured_spread_ = unmeasured.spread(self.members_, data, self.confidence)
         return self
+
+    def _calibrate(self, data: Measurements, held_out: HeldOut) -> None:
+        """Fit the widths of intervals to the errors of held-out networks."""
+        graphs, doubts = data.examples.graphs, np.zeros((*held_out.errors.shape, len(DOUBTS)))
+        for row, distances in held_out.distances.items():
+            costs, _ = self._operators(graphs[row])
+            doubts[row] = doubts_of(costs, distances, held_out.disagreement[row])
+        importance = importance_of(held_out.errors, data.family_of)
+        self.doubt_weights_ = weights_of_doubts(held_out.errors, doubts, importance)
+        factors = widths_of(doubts, self.doubt_weights_)
+        self.spreads_ = spreads_with(held_out.errors, factors, data.family_of, self.confidence)
+        self.widths_ = np.where(np.isnan(held_out.errors), np.nan, factors * self.spreads_)
 
     def predict(self, graphs: Sequence[Graph], platform: Platform | str | None = None) -> Array:
         """Predict latencies.
@@ -265,12 +296,12 @@ class GraphPredictor(Parametrized):
         """
         number = self._number(platform)
         trees = tuple(item if place == number else None for place, item in enumerate(self.trees_))
-        return self._predict([encode_graph(graph) for graph in graphs], trees)[:, number]
+        return self._predict([encode_graph(graph) for graph in graphs], trees)[0][:, number]
 
     def predict_all(self, graphs: Sequence[EncodedGraph]) -> Array:
         """Predict latencies on all platforms [s], (n_graphs, n_platforms)."""
         self._check_fitted()
-        return self._predict(graphs, self.trees_)
+        return self._predict(graphs, self.trees_)[0]
 
     def estimate_platforms(self, graph: Graph) -> dict[str, Estimate]:
         """Predict the latency of a network on every platform, keyed by platform id.
@@ -281,21 +312,20 @@ class GraphPredictor(Parametrized):
         self._check_fitted()
         require_operators(graph.operators, "The network")
         encoded = encode_graph(graph)
-        values = self.predict_all([encoded])[0]
-        unseen = [item.op.kind not in self.kinds_ for item in graph.operators]
-        new = dict.fromkeys(item.op.kind for item, is_new in zip(graph.operators, unseen, strict=True) if is_new)
-        named: tuple[str, ...] = (f"operators never learned from: {', '.join(new)}",) if new else ()
-        shares = self._costs(encoded, values)[unseen].sum(0) / values if any(unseen) else np.zeros(len(values))
-        named += graph.remarks
+        (values,), disagreement = self._predict([encoded], self.trees_)
+        costs, distances = self._costs(encoded, values), self.ranges_.distances(encoded)
+        doubts = doubts_of(costs, distances, disagreement[0])
+        spreads = self.spreads_ * widths_of(doubts, self.doubt_weights_)
         ops = [item.op for item in graph.operators]
         by_precision = {
             item: precision_remarks(ops, item) for item in {platform.precision for platform in self.platforms_}
         }
         found = {}
         for number, platform in enumerate(self.platforms_):
-            missing = (*named, *by_precision[platform.precision])
-            is_doubtful = any(unseen) or bool(missing)
-            factor = math.exp(self.spreads_[number] + _UNSEEN * float(shares[number] + 0.1 * is_doubtful))
+            assumed = (*graph.remarks, *by_precision[platform.precision])
+            shares = costs[:, number] / values[number]
+            missing = (*unfamiliar(ops, distances[:, number], shares), *assumed)
+            factor = math.exp(spreads[number] + _ASSUMED * bool(assumed))
             value = float(values[number])
             found[platform.id] = Estimate(value, value / factor, value * factor, missing)
         return found
@@ -446,16 +476,24 @@ class GraphPredictor(Parametrized):
     def _learned(self) -> LearnedGraphs:
         return LearnedGraphs(**{name: getattr(self, f"{name}_") for name in _LEARNED})
 
-    def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> Array:
-        """Predict latencies [s], (n_graphs, n_platforms), by the graph networks and the given trees."""
-        logarithms = np.log(predict_members(self.members_, graphs)).mean(axis=0)
-        logarithms = with_trees(logarithms, trees, graphs)
+    def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> tuple[Array, Array]:
+        """Predict by the graph networks and the given trees.
+
+        Returns
+        -------
+        latencies : ndarray of shape (n_graphs, n_platforms)
+            Geometric means of both [s].
+        disagreement : ndarray of shape (n_graphs, n_platforms)
+            Logarithms of the latencies by graph networks over those by trees; 0 without trees.
+        """
+        alone = np.log(predict_members(self.members_, graphs)).mean(axis=0)
+        logarithms = with_trees(alone, trees, graphs)
         if not (np.abs(logarithms) < _LARGEST_LOGARITHM).all():
             raise InvalidValueError(
                 "The graph predictor gives no finite latency of this network. Its weights may be damaged: fit it again "
                 "with 'nni-latency learn graph'."
             )
-        return np.exp(logarithms)
+        return np.exp(logarithms), 2 * (alone - logarithms)
 
     @property
     def _settings(self) -> Settings:
@@ -466,14 +504,19 @@ class GraphPredictor(Parametrized):
 
     def _costs(self, graph: EncodedGraph, values: Array) -> Array:
         """Return operator costs, (n_operators, n_platforms) [s], scaled so that costs and overhead sum to `values`."""
+        costs, runs = self._operators(graph)
+        scale: Array = (values / (costs.sum(0) + runs)) * costs
+        return scale
+
+    def _operators(self, graph: EncodedGraph) -> tuple[Array, Array]:
+        """Return operator costs, (n_operators, n_platforms), and overheads of a run, (n_platforms,), unscaled [s]."""
         costs, runs = predict_operators(self.members_, graph)
         described = describe(graph)
         for number, trees in enumerate(self.trees_):
             if trees is not None:
                 costs[:, number] = (costs[:, number] + trees.costs(graph, described)) / 2
                 runs[number] = (runs[number] + trees.run) / 2
-        scale: Array = (values / (costs.sum(0) + runs)) * costs
-        return scale
+        return costs, runs
 
     def platform(self, platform: Platform | str | None = None) -> Platform:
         """Return one of `platforms_` by its id; without an id, the only one.

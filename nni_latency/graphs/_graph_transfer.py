@@ -14,10 +14,11 @@ from torch import Tensor
 
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.graphs._encoding import GROUPS, TERMS
-from nni_latency.graphs._examples import Examples, Measurements, spreads_of
+from nni_latency.graphs._examples import Examples, Measurements
 from nni_latency.graphs._graph_document import LearnedGraphs
 from nni_latency.graphs._graph_learning import Targets, kernels_off, networks_off
-from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, bounded, predict
+from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, bounded, predict, predict_operators
+from nni_latency.graphs._intervals import Ranges, doubts_of, spreads_with, widths_of
 from nni_latency.graphs._operator_trees import OperatorTrees, has_enough, learn_trees, timed
 from nni_latency.regression import Rows, draw_folds, held_out
 
@@ -63,14 +64,27 @@ def add_platform(
     platform, latencies = data.platforms[0], data.examples.latencies[:, 0]
     ids = [item.id for item in known.platforms]
     place = ids.index(platform.id) if platform.id in ids else len(ids)
-    members, trees, errors = _learned(known, data, place if place < len(ids) else None, seed, watch)
-    spread = spreads_of(errors[:, None], data.family_of, confidence)[0] * (1 + 1 / math.sqrt(len(latencies)))
+    members, trees, errors, disagreement = _learned(known, data, place if place < len(ids) else None, seed, watch)
+    ranges = Ranges.of(data.examples.graphs, data.examples.latencies).widened(known.ranges)
+    factors = np.array(
+        [
+            widths_of(
+                doubts_of(predict_operators(members, graph)[0][:, [place]], ranges.distances(graph), by[None]),
+                known.doubt_weights,
+            )
+            for graph, by in zip(data.examples.graphs, disagreement, strict=True)
+        ]
+    )
+    spread = spreads_with(errors[:, None], factors, data.family_of, confidence)[0] * (1 + 1 / math.sqrt(len(latencies)))
     return LearnedGraphs(
         platforms=_put(known.platforms, place, platform),
         members=members,
         trees=_put(known.trees, place, trees),
         epochs=known.epochs,
         spreads=np.array(_put(tuple(known.spreads), place, spread)),
+        doubt_weights=known.doubt_weights,
+        ranges=known.ranges.joined(ranges, place),
+        widths=_with_rows(known.widths, place, factors[:, 0] * spread),
         held_out=_with_rows(known.held_out, place, errors),
         latencies=_with_rows(known.latencies, place, latencies),
         unmeasured_spread=known.unmeasured_spread,
@@ -82,8 +96,10 @@ def add_platform(
 
 def _learned(
     known: LearnedGraphs, data: Measurements, number: int | None, seed: int, watch: Callable[[int, int], None] | None
-) -> tuple[list[Any], OperatorTrees | None, Array]:
-    """Return the graph networks with a head for the platform, its trees, and held-out errors as logarithms.
+) -> tuple[list[Any], OperatorTrees | None, Array, Array]:
+    """Return the graph networks with a head for the platform, its trees, and two logarithms for held-out networks.
+
+    These are their errors, and the times by graph networks over those by trees.
 
     The held-out errors select the strength of the regularisation of heads, and the method of transferring trees.
     """
@@ -102,7 +118,8 @@ def _learned(
         members.append(with_head(member, head, number))
         if watch is not None:
             watch(done, len(known.members))
-    return members, methods[name](examples) if name else None, errors[strength, name]
+    disagreement = alone[strength] - by_method[name] if name else np.zeros(len(examples.graphs))
+    return members, methods[name](examples) if name else None, errors[strength, name], disagreement
 
 
 def _tree_methods(known: LearnedGraphs, examples: Examples, seed: int) -> dict[str, TreeMethod]:

@@ -12,8 +12,10 @@ from nni_latency.graphs._mobile_networks import Shuffling
 from nni_latency.graphs._picture_networks import ConvNeXtBlock, Dense, Residual, plain, preceded
 from nni_latency.graphs._sequence_networks import Encoder
 
-#: Names of these families; their networks are unrelated, so each counts as its own family.
-MIXED = frozenset(("mixed", "mixed-small"))
+#: Names of the families of random blocks; their networks are unrelated, so each counts as its own family.
+MIXED = frozenset(
+    ("mixed", "mixed-small", "blocks-picture", "blocks-rare", "blocks-signal", "blocks-token", "blocks-vector")
+)
 
 #: Largest side of a feature map to which attention is applied.
 _LARGEST_ATTENTION = 14

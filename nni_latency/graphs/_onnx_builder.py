@@ -11,8 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.imports import require
 
-#: Version of the file format, which all runtimes read.
-_IR_VERSION = 8
+#: Version of the file format, and that for operator sets from 21 on.
+_IR_VERSION, _NEWER_IR_VERSION, _NEWER_OPSET = 8, 10, 21
+
+#: Domain of ONNX Runtime's own operators.
+RUNTIME = "com.microsoft"
 
 #: Largest constant whose values shapes depend on.
 _SMALL = 64
@@ -84,20 +87,35 @@ class OnnxBuilder:
         """Add a node with one result; an empty name stands for an input that is left out."""
         return self.several(kind, *inputs, count=1, **attributes)[0]
 
-    def several(self, kind: str, *inputs: str, count: int, domain: str = "", **attributes: Any) -> list[str]:
+    def shaped(self, kind: str, *inputs: str, shape: Sequence[int], domain: str = "", **attributes: Any) -> str:
+        """Add a node with one result whose shape the package onnx does not infer."""
+        node, (name,) = self._node(kind, inputs, 1, domain, attributes)
+        self._types[name] = self._onnx.helper.make_tensor_type_proto(self._onnx.TensorProto.FLOAT, shape)
+        self._nodes.append(node)
+        return name
+
+    def several(self, kind: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """Add a node with several results."""
         onnx = self._onnx
-        results = [f"value{len(self._nodes)}_{number}" for number in range(count)]
-        node = onnx.helper.make_node(kind, inputs, results, f"{kind}_{len(self._nodes)}", domain=domain, **attributes)
-        schema = onnx.defs.get_schema(kind, self.opset, domain)
+        node, results = self._node(kind, inputs, count, "", attributes)
+        schema = onnx.defs.get_schema(kind, self.opset, "")
         given = {name: self._types[name] for name in inputs if name}
         small = (name for name in inputs if name in self._values and math.prod(self._values[name].dims) <= _SMALL)
         data = {name: self._values[name] for name in small}
-        opsets = [onnx.helper.make_opsetid(domain, self.opset)]
+        opsets = [onnx.helper.make_opsetid("", self.opset)]
         found = onnx.shape_inference.infer_node_outputs(schema, node, given, data, opset_imports=opsets)
         self._types |= {name: found[name] for name in results}
         self._nodes.append(node)
         return results
+
+    def _node(
+        self, kind: str, inputs: Sequence[str], count: int, domain: str, attributes: dict[str, Any]
+    ) -> tuple[Any, list[str]]:
+        """Make a node, and return it with the names of its results."""
+        number = len(self._nodes)
+        results = [f"value{number}_{place}" for place in range(count)]
+        name = f"{kind}_{number}"
+        return self._onnx.helper.make_node(kind, inputs, results, name, domain=domain, **attributes), results
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -148,4 +166,7 @@ class OnnxBuilder:
         results = [helper.make_value_info(name, self._types[name]) for name in outputs]
         graph = helper.make_graph(self._nodes, "blocks", self._inputs, results, weights)
         opsets = [helper.make_opsetid("", self.opset)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+        if any(node.domain for node in self._nodes):
+            opsets.append(helper.make_opsetid(RUNTIME, 1))
+        version = _IR_VERSION if self.opset < _NEWER_OPSET else _NEWER_IR_VERSION
+        return helper.make_model(graph, opset_imports=opsets, ir_version=version)

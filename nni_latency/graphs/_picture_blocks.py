@@ -45,7 +45,7 @@ def convolve(
 
 
 def _convolution(write: BlockWriter, data: str) -> str:
-    """Any convolution: windows, strides, dilation, groups."""
+    """Write any convolution: windows, strides, dilation, groups."""
     net = write.net
     inputs, (height, width) = net.shape(data)[1], net.shape(data)[2:]
     kernel = write.choose(*_WINDOWS)
@@ -83,14 +83,11 @@ def _inverted(write: BlockWriter, data: str) -> str:
 
 
 def _gate(write: BlockWriter, data: str) -> str:
-    """Squeeze and excitation in one of the forms in which exporters write it."""
+    """Write squeeze and excitation in one of the forms in which exporters write it."""
     net, shape = write.net, write.net.shape(data)
     channels = shape[1]
     narrow = max(4, channels // write.choose(4, 8, 16))
-    if write.chance(0.5):
-        mean = net("GlobalAveragePool", data)
-    else:
-        mean = net.reduce("ReduceMean", data, [2, 3])
+    mean = net("GlobalAveragePool", data) if write.chance(0.5) else net.reduce("ReduceMean", data, [2, 3])
     if write.chance(0.3):
         flat = net("Flatten", mean, axis=1)
         hidden = net("Relu", net("Gemm", flat, net.weight(narrow, channels), net.weight(narrow), transB=1))
@@ -115,7 +112,7 @@ def _residual(write: BlockWriter, data: str) -> str:
 
 
 def _ghost(write: BlockWriter, data: str) -> str:
-    """Half of the channels computed, the other half by a cheap depthwise convolution of them (arXiv:1911.11907)."""
+    """Compute half of the channels, and the others from them by a depthwise convolution (arXiv:1911.11907)."""
     half = write.width(_area(write, data), write.net.shape(data)[1])
     primary = write.activation(convolve(write, data, half, (1, 1)))
     cheap = write.activation(convolve(write, primary, half, (3, 3), groups=half))
@@ -123,7 +120,7 @@ def _ghost(write: BlockWriter, data: str) -> str:
 
 
 def _shuffling(write: BlockWriter, data: str) -> str:
-    """Grouped pointwise convolutions with a shuffle of channels between them (arXiv:1707.01083)."""
+    """Write grouped pointwise convolutions with a shuffle of channels between them (arXiv:1707.01083)."""
     net = write.net
     groups = write.choose(2, 3, 4, 8)
     inputs = max(groups, net.shape(data)[1] // groups * groups)
@@ -139,7 +136,7 @@ def _shuffling(write: BlockWriter, data: str) -> str:
 
 
 def _branches(write: BlockWriter, data: str) -> str:
-    """Parallel branches of different kinds whose results are joined."""
+    """Join the results of parallel branches of different kinds."""
     net, inputs, area = write.net, write.net.shape(data)[1], _area(write, data)
     ways = []
     for _ in range(write.choose(2, 3, 4)):
@@ -154,7 +151,7 @@ def _branches(write: BlockWriter, data: str) -> str:
 
 
 def _split(write: BlockWriter, data: str) -> str:
-    """Two halves of the channels, one of which is transformed."""
+    """Transform one half of the channels."""
     net = write.net
     channels = net.shape(data)[1] // 2 * 2
     if channels < 2 or channels != net.shape(data)[1]:
@@ -176,7 +173,7 @@ def _dense(write: BlockWriter, data: str) -> str:
 
 
 def _up_and_down(write: BlockWriter, data: str) -> str:
-    """A smaller map that is enlarged again and joined: U-Net and feature pyramids."""
+    """Enlarge a smaller map and join it, as in U-Net and feature pyramids."""
     net, shape = write.net, write.net.shape(data)
     if min(shape[2:]) < 4 or shape[2] % 2 or shape[3] % 2:
         return _resized(write, data)
@@ -246,7 +243,7 @@ def _width(write: BlockWriter, data: str) -> int:
 
 
 def _padded(write: BlockWriter, data: str) -> str:
-    """A padding of its own, then a convolution without one; or space to depth and back."""
+    """Pad in a separate operator before a convolution, or move space to depth and back."""
     net, shape = write.net, write.net.shape(data)
     if write.chance(0.6) or shape[2] % 2 or shape[3] % 2:
         mode = write.choose("constant", "reflect", "edge")
@@ -260,7 +257,7 @@ def _padded(write: BlockWriter, data: str) -> str:
 
 
 def _spatial_gate(write: BlockWriter, data: str) -> str:
-    """Attention by the mean and the maximum over channels (arXiv:1807.06521)."""
+    """Scale places by the mean and the maximum over channels (arXiv:1807.06521)."""
     net = write.net
     both = [net.reduce("ReduceMean", data, [1]), net.reduce("ReduceMax", data, [1])]
     side = write.choose(3, 7)
@@ -269,7 +266,7 @@ def _spatial_gate(write: BlockWriter, data: str) -> str:
 
 
 def _softmax(write: BlockWriter, data: str) -> str:
-    """A softmax over channels, rows or all places, as a gate or a weighted mean."""
+    """Write a softmax over channels, rows or all places, as a gate or a weighted mean."""
     net, shape = write.net, write.net.shape(data)
     if write.chance(0.5):
         return net("Mul", data, net(write.choose("Softmax", "LogSoftmax"), data, axis=write.choose(1, 2, 3)))
@@ -279,8 +276,8 @@ def _softmax(write: BlockWriter, data: str) -> str:
 
 
 def _sampled(write: BlockWriter, data: str) -> str:
-    """Sampling at positions that are computed (opset 16)."""
-    net, shape = write.net, write.net.shape(data)
+    """Sample at positions that are computed (opset 16)."""
+    net = write.net
     if net.opset not in (16, 17, 18) or _area(write, data) > 10_000:
         return _moved(write, data)
     offsets = net("Tanh", convolve(write, data, 2, (3, 3), normalise=False))
@@ -289,7 +286,7 @@ def _sampled(write: BlockWriter, data: str) -> str:
 
 
 def _moved(write: BlockWriter, data: str) -> str:
-    """Movements of elements: transposes, slices, repetitions, gathers and scatters."""
+    """Move elements: transposes, slices, repetitions, gathers and scatters."""
     net, shape = write.net, write.net.shape(data)
     kind = write.choose("transpose", "slice", "tile", "gather", "scatter", "flip", "channels last", "gather elements")
     if kind == "transpose":
@@ -327,7 +324,7 @@ def _moved(write: BlockWriter, data: str) -> str:
 
 
 def _elementwise(write: BlockWriter, data: str) -> str:
-    """A chain of elementwise operators behind a pointwise convolution."""
+    """Write a chain of elementwise operators before a pointwise convolution."""
     for _ in range(write.choose(2, 3, 4, 5)):
         step = write.choose(
             BlockWriter.arithmetic, BlockWriter.arithmetic, BlockWriter.function, BlockWriter.activation,
@@ -339,7 +336,7 @@ def _elementwise(write: BlockWriter, data: str) -> str:
 
 
 def _reduced(write: BlockWriter, data: str) -> str:
-    """A reduction over one or several dimensions, whose result scales the map."""
+    """Reduce one or several dimensions, and add the result to the map."""
     net = write.net
     kind = write.choose("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp", "ReduceL1")
     axes = write.choose([1], [2], [3], [2, 3], [1, 2], [1, 3])
@@ -348,7 +345,7 @@ def _reduced(write: BlockWriter, data: str) -> str:
 
 
 def _attending(write: BlockWriter, data: str) -> str:
-    """Attention between the places of a small map, or between channels of a large one."""
+    """Write attention between the places of a small map."""
     net, shape = write.net, write.net.shape(data)
     heads = write.choose(1, 2, 4)
     width = heads * write.choose(8, 16, 32)
@@ -367,6 +364,6 @@ def _attending(write: BlockWriter, data: str) -> str:
 
 PICTURE_BLOCKS: tuple[Block, ...] = (
     _convolution, _separable, _inverted, _residual, _ghost, _shuffling, _branches, _split, _dense, _up_and_down,
-    _resized, _pooling, _normalised, _normalised, _padded, _spatial_gate, _softmax, _sampled, _moved, _elementwise, _reduced,
-    _attending,
+    _resized, _pooling, _normalised, _normalised, _padded, _spatial_gate, _softmax, _sampled, _moved, _elementwise,
+    _reduced, _attending,
 )  # fmt: skip

@@ -35,7 +35,7 @@ def _width(write: BlockWriter, data: str, *, most: int = 3072) -> int:
 
 
 def _attention(write: BlockWriter, data: str) -> str:
-    """Attention of several heads, with or without mask, rotated positions, and one product for all three inputs."""
+    """Write attention of several heads, with or without mask, rotation, and one product for all inputs."""
     net, (count, tokens, channels) = write.net, write.net.shape(data)
     heads = write.choose(1, 2, 4, 6, 8, 12)
     while heads > 1 and count * heads * tokens**2 > _MOST_SCORES:
@@ -90,7 +90,7 @@ def _perceptron(write: BlockWriter, data: str) -> str:
 
 
 def _recurrent(write: BlockWriter, data: str) -> str:
-    """A recurrent layer in one direction or both; sequences are the first or the second dimension."""
+    """Write a recurrent layer in one direction or both."""
     net, (count, steps, channels) = write.net, write.net.shape(data)
     kind = write.choose("LSTM", "LSTM", "GRU", "RNN")
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
@@ -107,7 +107,7 @@ def _recurrent(write: BlockWriter, data: str) -> str:
 
 
 def _embedded(write: BlockWriter, data: str) -> str:
-    """Indices computed from the data, and rows of a table looked up by them."""
+    """Look up rows of a table by indices that are computed."""
     net, (_, _, channels) = write.net, write.net.shape(data)
     words = write.size(64, 8000)
     index = net("Cast", net("ArgMax", data, axis=2, keepdims=0), to=7)
@@ -116,7 +116,7 @@ def _embedded(write: BlockWriter, data: str) -> str:
 
 
 def _mixed_tokens(write: BlockWriter, data: str) -> str:
-    """A product over the tokens instead of the channels (arXiv:2105.01601), or a convolution over them."""
+    """Write a product over the tokens instead of the channels (arXiv:2105.01601), or a convolution over them."""
     net, (_, tokens, channels) = write.net, write.net.shape(data)
     turned = net("Transpose", write.layer_norm(data), perm=[0, 2, 1])
     if write.chance(0.5):
@@ -130,7 +130,7 @@ def _mixed_tokens(write: BlockWriter, data: str) -> str:
 
 
 def _windows(write: BlockWriter, data: str) -> str:
-    """Tokens in windows, as in Swin: reshapes and transposes of more than four dimensions around a product."""
+    """Write attention in windows, as in Swin: transposes of more than four dimensions around products."""
     net, (count, tokens, channels) = write.net, write.net.shape(data)
     side = next((side for side in (8, 7, 4, 3, 2) if tokens % side == 0), 1)
     heads = write.choose(1, 2, 4)
@@ -144,7 +144,7 @@ def _windows(write: BlockWriter, data: str) -> str:
 
 
 def _operated(write: BlockWriter, data: str) -> str:
-    """Elementwise operators, comparisons, reductions, running sums and selections on tokens or vectors."""
+    """Write elementwise operators, comparisons, reductions, running sums and selections."""
     net, shape = write.net, write.net.shape(data)
     last = len(shape) - 1
     for _ in range(write.choose(2, 3, 4)):
@@ -183,14 +183,14 @@ def _operated(write: BlockWriter, data: str) -> str:
 
 
 def _projected(write: BlockWriter, data: str) -> str:
-    """A product over the last dimension, with or without activation and normalisation."""
+    """Write a product over the last dimension, with or without activation and normalisation."""
     made = linear(write, data, _width(write, data, most=2048), bias=write.chance(0.8))
     made = write.layer_norm(made) if write.chance(0.2) else made
     return write.activation(made) if write.chance(0.7) else made
 
 
 def _shorter(write: BlockWriter, data: str) -> str:
-    """Fewer tokens: neighbours joined, some selected, or a few added."""
+    """Join neighbouring tokens, select some, or add a few."""
     net, (count, tokens, channels) = write.net, write.net.shape(data)
     kind = write.choose("joined", "selected", "added")
     if kind == "joined" and tokens % 2 == 0 and tokens > 8:
@@ -209,8 +209,8 @@ TOKEN_BLOCKS: tuple[Block, ...] = (
 
 
 def _convolution(write: BlockWriter, data: str) -> str:
-    """A one-dimensional convolution: windows, strides, dilation, groups."""
-    net, (_, inputs, length) = write.net, write.net.shape(data)
+    """Write a one-dimensional convolution: windows, strides, dilation, groups."""
+    _, inputs, length = write.net.shape(data)
     side = write.choose(1, 2, 3, 3, 5, 7, 9, 15, 31)
     side = min(side, max(1, length // 4))
     kind = write.choose("dense", "dense", "grouped", "depthwise")
@@ -227,7 +227,7 @@ def _convolution(write: BlockWriter, data: str) -> str:
 
 
 def _gated(write: BlockWriter, data: str) -> str:
-    """A dilated convolution with a gate and a residual, as in WaveNet."""
+    """Write a dilated convolution with a gate and a residual, as in WaveNet."""
     net, (_, channels, length) = write.net, write.net.shape(data)
     width = write.width(length, channels, 3, most=256)
     dilation = write.choose(1, 2, 4, 8) if length > 64 else 1
@@ -238,7 +238,7 @@ def _gated(write: BlockWriter, data: str) -> str:
 
 
 def _stretched(write: BlockWriter, data: str) -> str:
-    """A signal that is made longer: a transposed convolution or an interpolation."""
+    """Make a signal longer, by a transposed convolution or an interpolation."""
     net, (count, channels, length) = write.net, write.net.shape(data)
     factor = write.choose(2, 4)
     outputs = write.width(length * factor, channels, 4, most=256)
@@ -266,7 +266,7 @@ def _normalised(write: BlockWriter, data: str) -> str:
 
 
 def _spectrum(write: BlockWriter, data: str) -> str:
-    """Frames, their Fourier transform as a product, and its magnitude on a logarithmic scale."""
+    """Write frames, their Fourier transform as a convolution, and the logarithm of its magnitude."""
     net, (_, channels, length) = write.net, write.net.shape(data)
     if length < 256:
         return _convolution(write, data)
@@ -279,8 +279,8 @@ def _spectrum(write: BlockWriter, data: str) -> str:
 
 
 def _turned(write: BlockWriter, data: str) -> str:
-    """A block of tokens inside of a signal."""
-    net, (_, channels, length) = write.net, write.net.shape(data)
+    """Write a block of tokens inside of a signal."""
+    net, (_, _, length) = write.net, write.net.shape(data)
     if length > 512:
         data = net("MaxPool", data, kernel_shape=[8], strides=[8])
     tokens = net("Transpose", data, perm=[0, 2, 1])
@@ -294,7 +294,7 @@ SIGNAL_BLOCKS: tuple[Block, ...] = (
 
 
 def _crossed(write: BlockWriter, data: str) -> str:
-    """Products of parts of a vector with each other, as recommenders have them."""
+    """Multiply parts of a vector with each other, as recommenders do."""
     net, (rows, width) = write.net, write.net.shape(data)
     fields, size = write.choose(4, 8, 16), write.choose(8, 16, 32)
     parts = net.reshape(linear(write, data, fields * size), rows, fields, size)
@@ -303,7 +303,7 @@ def _crossed(write: BlockWriter, data: str) -> str:
 
 
 def _looked_up(write: BlockWriter, data: str) -> str:
-    """Rows of several tables, looked up by indices that are computed, joined to the vector."""
+    """Look up rows of several tables by indices that are computed, and join them to the vector."""
     net, (rows, width) = write.net, write.net.shape(data)
     found = [data]
     for _ in range(write.choose(2, 4, 8)):

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs._encoding import TERMS
-from nni_latency.graphs._examples import Measurements, spreads_of
+from nni_latency.graphs._examples import Measurements
 from nni_latency.graphs._graph_network import GraphNetwork, predict_terms
+from nni_latency.graphs._intervals import spreads_with
 from nni_latency.platforms import Platform
 from nni_latency.regression import ordinary_weights
 
@@ -183,4 +184,4 @@ def spread(members: Sequence[GraphNetwork], data: Measurements, confidence: floa
         return math.inf
     terms = predict_terms(members, data.examples.graphs)
     errors = left_out_errors(terms, data.examples.latencies, data.platforms)
-    return float(spreads_of(errors, data.family_of, confidence).max())
+    return float(spreads_with(errors, np.ones_like(errors), data.family_of, confidence).max())

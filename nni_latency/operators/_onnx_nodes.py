@@ -14,6 +14,12 @@ from nni_latency.operators._onnx_walk import Node
 from nni_latency.operators._op_spec import OpSpec, Shape
 from nni_latency.units import number_of
 
+#: Nodes along one dimension, with the attribute's default.
+_AXIS = {
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "OneHot"), -1),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Concat", "Gather", "GatherElements", "ScatterElements"), 0),
+}
+
 #: Kinds whose weights are parameters of a layer, and kinds whose weights are operands.
 _WEIGHTED = ("layer_norm", "group_norm", "instance_norm", "prelu", "rms_norm")
 _WORKING = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where")
@@ -66,7 +72,7 @@ def _generic(node: Node) -> OpSpec:
     data = _data(node)
     if kind in _WORKING:
         data += [shape for shape in _weights(node) if shape]
-    attributes = _out(node, data)
+    attributes = {**_out(node, data), **_dimensions(node)}
     if kind in _WEIGHTED and _weights(node):
         attributes["weights"] = "+".join("x".join(map(str, shape)) for shape in _weights(node) if shape)
     return OpSpec.of(kind, data or [node.outputs[0].shape], **attributes)
@@ -75,6 +81,32 @@ def _generic(node: Node) -> OpSpec:
 def _out(node: Node, data: Sequence[Shape]) -> dict[str, Any]:
     out = node.outputs[0].shape
     return {"out": out} if out and out != (data[0] if data else None) else {}
+
+
+def _dimensions(node: Node) -> dict[str, Any]:
+    """Return the dimensions along which a node works, as torch names them, and the exponent of a power."""
+    rank = len(_needed(node, 0).shape)
+    if node.kind in _AXIS and rank:
+        return {"dim": int(node.attributes.get("axis", _AXIS[node.kind])) % rank}
+    if node.kind == "Transpose":
+        perm = tuple(node.attributes.get("perm", range(rank)[::-1]))
+        return {"dims": perm}
+    if node.kind == "CumSum" and rank and (axis := _number(node, 1)) is not None:
+        return {"dim": int(axis) % rank}
+    if node.kind == "Pow" and (exponent := _number(node, 1)) is not None:
+        return {"exponent": exponent}
+    if node.kind.startswith("Reduce") and rank:
+        axes = node.attributes.get("axes")
+        if axes is None and _has(node, 1) and (given := _needed(node, 1).data) is not None:
+            axes = given.reshape(-1).tolist()
+        return {"dim": tuple(sorted(int(axis) % rank for axis in axes or range(rank)))}
+    return {}
+
+
+def _number(node: Node, place: int) -> float | None:
+    """Return the value of an input that is a constant number; None for any other."""
+    data = _needed(node, place).data if _has(node, place) else None
+    return float(data.reshape(-1)[0]) if data is not None and data.size == 1 else None
 
 
 def _clip(node: Node) -> OpSpec:

@@ -341,7 +341,7 @@ def _held_out_networks(predictor: GraphPredictor) -> dict[str, HeldOut]:
         if known.any():
             measured = predictor.latencies_[known, place] * 1e3
             name = platform.id if _device(predictor) is None else platform.id.removeprefix(f"{platform.device}.")
-            factor = float(np.exp(predictor.spreads_[place]))
+            factor = float(np.exp(np.median(predictor.widths_[known, place])))
             found[name] = HeldOut(measured, measured * np.exp(errors[known]), factor=factor)
     return found
 

@@ -1,0 +1,207 @@
+"""Features of a single operator: its work, shapes and attributes, and the order in which it meets memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from nni_latency.operators import OpSpec, form_of, size_of_attribute, work_of
+
+#: Vector widths; channels are padded to a multiple of one of these.
+_LANES = (4, 8, 16)
+
+#: Names of the kinds that are distinguished; all others share one code. Kinds that cost about the same are next to each
+#: other, because trees split the codes by their order.
+KINDS = (
+    *("relu", "relu6", "clamp", "threshold", "abs", "neg", "sign", "floor", "ceil", "round", "leaky_relu", "prelu"),
+    *("add", "sub", "mul", "maximum", "minimum", "pow 2", "pow 3", "div", "reciprocal", "sqrt", "pow 0.5", "mod"),
+    *("eq", "lt", "le", "gt", "ge", "logical_not", "and", "or", "xor", "where", "isnan"),
+    *("hardsigmoid", "hardswish", "sigmoid", "silu", "softsign", "tanh", "erf", "exp", "gelu", "elu", "selu", "celu"),
+    *("softplus", "mish", "log", "sin", "cos", "pow", "tan", "atan", "asin", "acos", "sinh", "cosh", "asinh", "acosh"),
+    *("atanh", "quantizelinear", "dequantizelinear", "dynamicquantizelinear"),
+    *("mean", "sum", "amax", "amin", "prod", "norm", "logsumexp", "argmax", "argmin", "cumsum", "topk"),
+    *("softmax", "log_softmax", "batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm", "normalize"),
+    *("local_response_norm", "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *("lp_pool1d", "lp_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *("adaptive_max_pool1d", "adaptive_max_pool2d", "copy", "cat", "repeat", "pad", "flip", "index", "gather"),
+    *("scatter", "one_hot", "tril", "triu", "pixel_shuffle", "pixel_unshuffle", "interpolate nearest"),
+    *("interpolate bilinear", "interpolate bicubic", "grid_sample", "fold"),
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul"),
+    *("einsum", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "stft", "dft", "nonzero"),
+)
+
+_CODES = {name: number for number, name in enumerate(KINDS, 1)}
+
+#: Names of powers by their exponents.
+_POWERS = {2.0: "pow 2", 3.0: "pow 3", 0.5: "pow 0.5"}
+
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+#: Bytes of an element by its type; of all others 4.
+_ITEM_SIZES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+
+_N_WORK, _N_SHAPES, _N_LAYOUT = 7, 15, 8
+
+#: Number of features of an operator.
+N_OWN = _N_WORK + _N_SHAPES + 2 * len(_LANES) + _N_LAYOUT
+
+
+@dataclass(frozen=True)
+class DescribedOperator:
+    """Encoding of a single operator, without its neighbours.
+
+    Parameters
+    ----------
+    features : tuple of float
+        Features, `N_OWN` of them.
+    amounts : tuple of float
+        Operations, operations with padded channels, elements of inputs, outputs and weights, and calls.
+    kind : int
+        Index into `KINDS` plus one; 0 for any other kind.
+    uncounted : str
+        Its kind if its work is unknown, otherwise empty.
+    """
+
+    features: tuple[float, ...]
+    amounts: tuple[float, ...]
+    kind: int
+    uncounted: str
+
+
+@lru_cache(maxsize=2**15)
+def describe_operator(op: OpSpec) -> DescribedOperator:
+    """Describe an operator."""
+    work, counted = work_of(op)
+    amounts = (work.flops, work.inputs, work.outputs, work.params)
+    moved = work.inputs + work.outputs + work.params
+    logs = [_log(value) for value in (*amounts, work.macs, moved)]
+    lanes = _LANES[-1]
+    filled = 1 + _waste(int(op.get("out_channels", _out_shape(op)[-1] if _out_shape(op) else 1)), lanes)
+    return DescribedOperator(
+        (*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op)),
+        (float(work.flops), work.flops * (filled if work.macs else 1.0), *map(float, amounts[1:]), float(_steps(op))),
+        _CODES.get(_name(op), 0),
+        "" if counted else op.kind,
+    )
+
+
+def _name(op: OpSpec) -> str:
+    """Return the name of the kind of an operator, with the mode or the exponent that determines its code."""
+    if op.kind == "pow":
+        return _POWERS.get(op.get("exponent", 0.0), "pow")
+    if op.kind == "interpolate":
+        mode = str(op.get("mode", "nearest"))
+        return f"interpolate {mode if f'interpolate {mode}' in _CODES else 'bilinear'}"
+    return op.kind
+
+
+def _steps(op: OpSpec) -> int:
+    """Return the number of calls one after another: the steps of a recurrent layer, in all directions."""
+    if op.kind not in _RECURRENT or not op.input_shapes or len(op.input_shapes[0]) < 2:
+        return 1
+    directions = max(1, str(op.get("weights") or "").count("+") // 3)
+    return max(1, op.input_shapes[0][1 if op.get("batch_first") else 0] * directions)
+
+
+def _shape_features(op: OpSpec) -> list[float]:
+    """Return features of the shapes and attributes of an operator; absent ones are 0."""
+    taken = op.input_shapes[0] if op.input_shapes else ()
+    given = _out_shape(op)
+    is_picture = op.kind.startswith(("conv", "max_pool", "avg_pool", "adaptive", "batch_norm"))
+    channels_in, channels_out = _channels(taken, is_picture), _channels(given, is_picture)
+    if op.kind.startswith("conv"):
+        channels_out = int(op.get("out_channels", channels_in))
+    groups = op.get("groups", 1) if isinstance(op.get("groups", 1), int) else 1
+    window, stride = (size_of_attribute(op.get(name, 1)) for name in ("kernel_size", "stride"))
+    area = math.prod(taken[2:]) if is_picture else math.prod(taken[1:-1])
+    side = taken[-1] if len(taken) > 2 else 1
+    form = form_of(op)
+    sizes = [channels_in, channels_out, area, area / max(1.0, stride), side, window, stride, groups]
+    flags = [
+        float(len(taken)),
+        float(form == "depthwise"),
+        float(form == "pointwise"),
+        float(op.get("learned") is not None),
+        float(len(op.input_shapes)),
+        _log(channels_in // max(1, groups)),
+        _log(taken[0] if taken else 1),
+    ]
+    wastes = [_waste(size, lanes) for size in (channels_in, channels_out) for lanes in _LANES]
+    return [*map(_log, sizes), *flags, *wastes]
+
+
+def _layout_features(op: OpSpec) -> list[float]:
+    """Return features of the order in which an operator meets memory.
+
+    These are the elements that are next to each other, and those along the dimensions that it works on; dilation; the
+    last side of a window; the size of the second input relative to the first; bytes of an element; and steps and
+    states of a recurrent layer, or the size of a window over channels.
+    """
+    taken = op.input_shapes[0] if op.input_shapes else ()
+    run, length = _run(op, taken), _length(op, taken)
+    dilation, kernel = size_of_attribute(op.get("dilation", 1)), op.get("kernel_size", 1)
+    last = kernel[-1] if isinstance(kernel, tuple) else kernel
+    second = math.prod(op.input_shapes[1]) / max(1, math.prod(taken)) if len(op.input_shapes) > 1 else 0.0
+    states = op.get("size", op.get("k", 0))
+    if op.kind in _RECURRENT:
+        out = _out_shape(op)
+        states = out[-1] if out else 0
+    return [
+        _log(run),
+        _log(length),
+        _log(dilation),
+        _log(float(last)),
+        max(-8.0, math.log2(second)) if second > 0 else 1.0,
+        math.log2(_ITEM_SIZES.get(op.dtype, 4)),
+        _log(_steps(op)),
+        _log(float(states)) if isinstance(states, int) else 0.0,
+    ]
+
+
+def _run(op: OpSpec, taken: Sequence[int]) -> int:
+    """Return the number of elements next to each other that an operator moves, or that it treats side by side."""
+    order, dims = op.get("dims"), _dims(op)
+    if isinstance(order, tuple) and len(order) == len(taken):
+        kept = 0
+        while kept < len(taken) and order[-1 - kept] == len(taken) - 1 - kept:
+            kept += 1
+        return math.prod(taken[len(taken) - kept :])
+    if not dims or max(dims) >= len(taken):
+        return 0
+    return math.prod(taken[max(dims) + (op.kind != "cat") :])
+
+
+def _length(op: OpSpec, taken: Sequence[int]) -> int:
+    """Return the number of elements along the dimensions that an operator works on."""
+    dims = _dims(op)
+    return math.prod(taken[dim] for dim in dims) if dims and max(dims) < len(taken) else 0
+
+
+def _dims(op: OpSpec) -> tuple[int, ...]:
+    dims = op.get("dim", ())
+    found = (dims,) if isinstance(dims, int) else dims if isinstance(dims, tuple) else ()
+    rank = len(op.input_shapes[0]) if op.input_shapes else 0
+    return tuple(int(dim) % rank for dim in found) if rank else ()
+
+
+def _out_shape(op: OpSpec) -> tuple[int, ...]:
+    out = op.get("out")
+    if isinstance(out, tuple):
+        return out
+    return (out,) if isinstance(out, int) else op.input_shapes[0] if op.input_shapes else ()
+
+
+def _channels(shape: Sequence[int], is_picture: bool) -> int:
+    if len(shape) < 2:
+        return shape[0] if shape else 1
+    return shape[1] if is_picture or len(shape) > 3 else shape[-1]
+
+
+def _waste(size: int, lanes: int) -> float:
+    return -(-size // lanes) * lanes / size - 1 if size else 0.0
+
+
+def _log(value: float) -> float:
+    return math.log2(1 + max(0.0, value))
