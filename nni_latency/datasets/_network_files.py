@@ -105,7 +105,7 @@ class NetworkFile:
         Its records are keyed by the graph, independent of the name of the network.
         """
         build: Any
-        if runtime.takes_onnx or self.family not in families():
+        if runtime.takes_onnx or self.seed is None or self.family not in families():
             build = OnnxBuild(str(self.path.absolute()), self._asked)
         else:
             build = partial(families()[self.family].network, self.seed)

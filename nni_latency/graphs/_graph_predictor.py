@@ -25,6 +25,7 @@ from nni_latency.graphs._graph_network import OperatorCost, predict_members, pre
 from nni_latency.graphs._graph_transfer import add_platform
 from nni_latency.graphs._intervals import (
     DOUBTS,
+    FARTHEST,
     Ranges,
     doubts_of,
     importance_of,
@@ -314,6 +315,7 @@ class GraphPredictor(Parametrized):
         encoded = encode_graph(graph)
         (values,), disagreement = self._predict([encoded], self.trees_)
         costs, distances = self._costs(encoded, values), self.ranges_.distances(encoded)
+        distances[[item.op.kind not in self.kinds_ for item in graph.operators]] = FARTHEST
         doubts = doubts_of(costs, distances, disagreement[0])
         spreads = self.spreads_ * widths_of(doubts, self.doubt_weights_)
         ops = [item.op for item in graph.operators]

@@ -62,7 +62,7 @@ class Ranges:
     ----------
     low, high : ndarray of shape (n_platforms, n_kinds + 1, 4)
         Smallest and largest logarithms of operations, inputs, outputs and parameters; infinite where a kind never
-        occurred. Index 0 is any kind that is not distinguished, which never counts as learned.
+        occurred. Index 0 is of all kinds that are not distinguished.
     """
 
     low: NDArray[np.float32]
@@ -85,7 +85,6 @@ class Ranges:
             for platform in np.flatnonzero(~np.isnan(measured)):
                 np.minimum.at(low[platform], graph.kinds, graph.features[:, :_N_COMPARED])
                 np.maximum.at(high[platform], graph.kinds, graph.features[:, :_N_COMPARED])
-        low[:, 0], high[:, 0] = np.inf, -np.inf
         return cls(low, high)
 
     def check(self, n_platforms: int) -> Ranges:
@@ -106,7 +105,8 @@ class Ranges:
         low, high = self.low[:, graph.kinds], self.high[:, graph.kinds]
         with np.errstate(invalid="ignore"):
             beyond = np.maximum(low - features, features - high).clip(min=0).max(axis=2)
-        return np.minimum(beyond, FARTHEST).T.astype(np.float64)
+        found: Array = np.minimum(beyond, FARTHEST).T.astype(np.float64)
+        return found
 
     def widened(self, others: Ranges) -> Ranges:
         """Return the ranges, which also hold what other platforms have learned, on any of them."""
@@ -138,7 +138,8 @@ def doubts_of(costs: Array, distances: Array, disagreement: Array) -> Array:
     weights = costs * np.where(distances >= FARTHEST, _UNKNOWN, 1.0)
     outside = (weights * distances).sum(0) / weights.sum(0)
     short = np.log(_SHORT / np.maximum(costs.sum(0), 1e-9)).clip(min=0)
-    return np.minimum(np.column_stack([np.abs(disagreement), outside, short]), _MOST)
+    found: Array = np.minimum(np.column_stack([np.abs(disagreement), outside, short]), _MOST)
+    return found
 
 
 def weights_of_doubts(errors: Array, doubts: Array, importance: Array) -> Array:

@@ -241,7 +241,7 @@ def _cropped(write: BlockWriter, data: str) -> str:
     sides = [max(2, side + write.choose(-3, 2, 4)) for side in shape[2:]]
     if write.chance(0.4):
         return net("CenterCropPad", data, net.whole(*sides), axes=[2, 3])
-    how = write.choose(
+    how: dict[str, Any] = write.choose(
         {"mode": "linear", "antialias": 1}, {"mode": "cubic", "cubic_coeff_a": -0.5}, {"mode": "nearest"},
         {"mode": "linear", "coordinate_transformation_mode": "asymmetric"},
     )  # fmt: skip

@@ -92,7 +92,8 @@ def test_operators_never_seen_are_named_and_widen_the_interval(predictor: GraphP
     known = predictor.estimate_platforms(network([16, 16]))[FAST.id]
     strange = predictor.estimate_platforms(network([16, 16], activation="strange"))[FAST.id]
     assert known.missing == ()
-    assert strange.missing == ("operators never learned from: strange",)
+    assert len(strange.missing) == 1
+    assert strange.missing[0].startswith("operators never learned from: strange (")
     assert strange.high / strange.value > known.high / known.value
     assert known.low < known.value < known.high
 
