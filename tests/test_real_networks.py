@@ -31,7 +31,7 @@ def predictor():
 
 @pytest.fixture(scope="module")
 def published():
-    return list(family_files([(family, 0) for family in find_families(["squeezenet", "alexnet", "mobilenetv1"])]))
+    return list(family_files([(family, 0) for family in find_families(["squeezenet", "mobilenetv1"])]))
 
 
 def invented(predictor, networks, platform, answering, factors, failures=()):
@@ -113,7 +113,7 @@ def test_kinds_of_test_stand_side_by_side(done, predictor):
         "generated sources held out: other",
         "real files",
     ]
-    assert known["run"] == 3
+    assert known["run"] == 2
     assert families["run"] == families["answered"] > 100
     assert families["inside"] == pytest.approx(predictor.confidence, abs=0.03)
     assert (generated["run"], generated["median"]) == (1, pytest.approx(0.15))

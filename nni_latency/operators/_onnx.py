@@ -101,7 +101,8 @@ def fit_branches(model: Any, path: str | Path) -> None:
     A file for inputs of several sizes has a branch for each. Runtimes infer the shapes of all of them, and refuse the
     network because of one that never runs.
     """
-    if not _has_branches(model.graph.node) or any(map(_is_open, fed_inputs(model.graph))):
+    bodies = (model.graph, *model.functions)
+    if not any(_has_branches(body.node) for body in bodies) or any(map(_is_open, fed_inputs(model.graph))):
         return
     onnx = require("onnx", "Reading ONNX", "onnx")
     walk = Walk(onnx, model, lambda node: (describe_node(node), ()), str(path))
