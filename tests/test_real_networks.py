@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 from pathlib import Path
@@ -10,8 +11,8 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from nni_latency.datasets import NetworkFile, PlatformLatencies, family_files, given_files, save_networks
-from nni_latency.graphs import GraphPredictor, find_families, shipped_predictor
+from nni_latency.datasets import NetworkFile, PlatformLatencies, given_files, save_networks
+from nni_latency.graphs import GraphPredictor, find_families, generate_onnx, shipped_predictor
 from nni_latency.measurement import NetworkSummary, Protocol
 from nni_latency.platforms import Platform
 
@@ -30,8 +31,20 @@ def predictor():
 
 
 @pytest.fixture(scope="module")
-def published():
-    return list(family_files([(family, 0) for family in find_families(["squeezenet", "mobilenetv1"])]))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("families")
+
+
+def members(folder, *names, seed=0):
+    """Write a member of each family."""
+    found = [(family, seed) for family in find_families(names)]
+    paths = generate_onnx(found, folder)
+    return [NetworkFile(path.stem, path, family.name, seed) for path, (family, _) in zip(paths, found, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def published(folder):
+    return members(folder, "squeezenet", "mobilenetv1")
 
 
 def invented(predictor, networks, platform, answering, factors, failures=()):
@@ -69,9 +82,9 @@ def data(predictor, published, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sources(predictor, published, tmp_path_factory):
+def sources(predictor, published, folder, tmp_path_factory):
     """Save a network of another generator, measured on another day, and one more of a family that was learned from."""
-    (more,) = family_files([(family, 7) for family in find_families(["squeezenet"])])
+    (more,) = members(folder, "squeezenet", seed=7)
     networks = [NetworkFile("new-00000", _LIGHT / "light_zfnet512.onnx", "new", 0), *published, more]
     factors = {**dict.fromkeys((item.name for item in published), 0.5), "new-00000": 0.5 / 1.15, more.name: 9.0}
     path = tmp_path_factory.mktemp("sources") / "other.zip"
@@ -168,12 +181,22 @@ def test_names_in_the_picture_do_not_overlap():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_files_are_measured_and_a_second_run_measures_nothing(tmp_path):
-    pytest.importorskip("nni_latency_onnxruntime", reason="the plugin of ONNX Runtime is not installed")
+def test_files_are_measured_and_a_second_run_measures_nothing(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.syspath_prepend(_SCRIPT.parents[1] / "plugins" / "nni_latency_onnxruntime")
+    runtime = importlib.import_module("nni_latency_onnxruntime").OnnxRuntime()
+    main = runpy.run_path(str(_SCRIPT))["main"]
+    named = main.callback.__globals__
+    monkeypatch.setitem(named, "load_runtime", lambda _name: runtime)
+    few = {family.name: family for family in find_families(["squeezenet", "mobilenetv1"])}
+    monkeypatch.setattr(named["graphs"], "families", lambda: few)
     arguments = [_LIGHT / "light_squeezenet.onnx", "--platform", "onnxruntime", "--budget", "20s", "--out", tmp_path]
-    found = run(*arguments)
-    assert found.exit_code == 0, found.output
-    first = json.loads((tmp_path / "real_networks.json").read_text())
-    assert first["platforms"][0]["networks"][0]["measured"] > 0
-    assert run(*arguments).exit_code == 0
-    assert json.loads((tmp_path / "real_networks.json").read_text()) == first
+    found = []
+    for _ in range(2):
+        done = CliRunner().invoke(main, [str(item) for item in arguments])
+        assert done.exit_code == 0, done.output
+        found.append(json.loads((tmp_path / "real_networks.json").read_text()))
+    assert found[0] == found[1]
+    (platform,) = found[0]["platforms"]
+    assert platform["networks"][0]["measured"] > 0
+    assert len(platform["calibration"]) == 2
