@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,31 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         model = open_onnx(onnx, path)
         _Fixing(onnx, model, str(path), batch_size).fix(example_inputs)
     return model
+
+
+def fit_branches(model: Any, path: str | Path) -> None:
+    """Replace branches that cannot run with inputs of these sizes by the alternative, which `read_onnx` counts.
+
+    A file for inputs of several sizes has a branch for each. Runtimes infer the shapes of all of them, and refuse the
+    network because of one that never runs.
+    """
+    bodies = (model.graph, *model.functions)
+    if not any(_has_branches(body.node) for body in bodies) or any(map(_is_open, fed_inputs(model.graph))):
+        return
+    onnx = require("onnx", "Reading ONNX", "onnx")
+    walk = Walk(onnx, model, lambda node: (describe_node(node), ()), str(path))
+    # A network that cannot be counted may run nevertheless.
+    with contextlib.suppress(InvalidValueError):
+        walk.run(model.graph, ordered(model.graph, path))
+    for branch, other in walk.unfit:
+        branch.CopyFrom(other)
+
+
+def _has_branches(nodes: Iterable[Any]) -> bool:
+    return any(
+        node.op_type == "If" or any(_has_branches(item.g.node) for item in node.attribute if item.HasField("g"))
+        for node in nodes
+    )
 
 
 def fed_inputs(graph: Any) -> list[Any]:

@@ -74,6 +74,9 @@ class Walk:
         self._sizes: dict[str, int] = {}
         self._taken: set[str] = set()
         self._assumed: dict[str, list[str]] = {}
+        # Branches that ran, and those that could not with the branch that did instead, by identity.
+        self._fit: dict[int, Any] = {}
+        self._unfit: dict[int, tuple[Any, Any]] = {}
 
     def run(self, graph: Any, nodes: Iterable[tuple[int, Any]]) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
         """Traverse a graph; return its inputs and outputs.
@@ -107,6 +110,11 @@ class Walk:
     def remarks(self) -> tuple[str, ...]:
         """Assumptions made, as sentences without a full stop."""
         return tuple(REMARKS[kind].format(listed(dict.fromkeys(names))) for kind, names in self._assumed.items())
+
+    @property
+    def unfit(self) -> list[tuple[Any, Any]]:
+        """Branches that cannot run with inputs of these sizes, each with the other one, which can; inner ones first."""
+        return [pair for number, pair in self._unfit.items() if number not in self._fit]
 
     def _register(self, graph: Any, frame: Frame) -> None:
         """Register the weights of a graph, and the declared types of its tensors."""
@@ -271,18 +279,22 @@ class Walk:
         names = ["then_branch", "else_branch"]
         if condition is not None and condition.data is not None:
             names = ["then_branch" if bool(np.all(condition.data)) else "else_branch"]
-        tried, failed = [], []
+        tried, failed = [], {}
         for name in names:
-            inner = frame.inside(name_of(node), place, name_of(node) + name)
+            branch, inner = attributes[name], frame.inside(name_of(node), place, name_of(node) + name)
             try:
-                tried.append(self._tried(attributes[name], inner))
+                tried.append(self._tried(branch, inner))
+                self._fit[id(branch)] = branch
             except InvalidValueError as error:
-                failed.append(error)
+                failed[name] = error
         if not tried:
-            raise failed[0]
+            raise next(iter(failed.values()))
         dearest = max(tried, key=lambda item: item.cost)
         self.operators += dearest.operators
         self._taken, self._assumed = dearest.taken, dearest.assumed
+        for name in failed:
+            (other,) = (attributes[fit] for fit in names if fit != name)
+            self._unfit[id(attributes[name])] = attributes[name], other
         if len(names) > 1:
             # A branch may be for other input sizes and invalid for these.
             kind = "only" if failed else "branch"

@@ -18,7 +18,7 @@ from nni_latency.files import readable
 from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
-from nni_latency.operators._onnx import fed_inputs, load_onnx, written
+from nni_latency.operators._onnx import fed_inputs, fit_branches, load_onnx, written
 from nni_latency.operators._onnx_model import fractional, lacks_values, leave_out_weights, shape_in_file
 
 
@@ -66,6 +66,7 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
     with readable(path, "an ONNX file", InvalidValueError):
+        fit_branches(model, path)
         _number(model.graph)
         count = len(model.graph.node)
         generator = np.random.default_rng(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 from onnx_files import BOOL, INT64, constant, save, value
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import count_graph, read_onnx
+from nni_latency.operators import count_graph, onnx_network, read_onnx
 
 helper = onnx.helper
 
@@ -172,6 +173,62 @@ def test_branch_that_cannot_run_with_these_sizes_is_not_taken(tmp_path):
     graph = read_onnx(save(tmp_path / "net.onnx", [node], inputs, [value("b", 2, 4)], weights))
     assert [item.op.kind for item in graph.operators] == ["relu"]
     assert "the one that can run with inputs of these sizes" in graph.remarks[0]
+
+
+def by_size(name, taken):
+    """Return a choice between a product that takes eight columns and an activation that takes any number."""
+    wide = helper.make_graph(
+        [helper.make_node("MatMul", [taken, "eight"], ["wide"])], "then", [], [value("wide", None, None)]
+    )
+    other = helper.make_graph([helper.make_node("Relu", [taken], ["other"])], "else", [], [value("other", None, None)])
+    return helper.make_node("If", ["asked"], [name], then_branch=wide, else_branch=other, name="choice")
+
+
+EIGHT = constant("eight", np.ones((8, 4)))
+ASKED = value("asked", kind=BOOL)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_branch_for_other_sizes_does_not_keep_a_network_from_running(tmp_path, is_asked):
+    """Runtimes infer the shapes of both branches: of 8 kHz and of 16 kHz, in a network that takes both."""
+    inputs, outputs = [value("a", 2, 4), ASKED], [value("b", None, None)]
+    path = save(tmp_path / "net.onnx", [by_size("b", "a")], inputs, outputs, [EIGHT])
+    with pytest.raises(onnx.shape_inference.InferenceError):
+        onnx.shape_inference.infer_shapes(onnx.load(path), check_type=True, strict_mode=True, data_prop=True)
+    network = onnx_network(path)
+    onnx.shape_inference.infer_shapes(network.model, check_type=True, strict_mode=True, data_prop=True)
+    taken = np.array([[-1, 2, -3, 4], [5, -6, 7, -8]], np.float32)
+    (found,) = ReferenceEvaluator(network.model).run(None, network.feed([taken, np.array(is_asked)]))
+    assert found.tolist() == [[0, 2, 0, 4], [5, 0, 7, 0]]
+
+
+def test_branches_that_can_run_stay(tmp_path):
+    kinds = {}
+    for size in (4, 8):
+        path = tmp_path / f"{size}.onnx"
+        save(path, [by_size("b", "a")], [value("a", 2, size), ASKED], [value("b", None, None)], [EIGHT])
+        (node,) = onnx_network(path).model.graph.node
+        kinds[size] = [item.g.node[0].op_type for item in node.attribute]
+    assert sorted(kinds[8]) == ["MatMul", "Relu"]
+    assert kinds[4] == ["Relu", "Relu"]
+
+
+def test_branch_that_fits_in_a_later_iteration_stays(tmp_path):
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["again"]),
+            by_size("chosen", "x"),
+            helper.make_node("Concat", ["x", "x"], ["y"], axis=1),
+        ],
+        "body",
+        [value("i", kind=INT64), value("going", kind=BOOL), value("x", 2, None)],
+        [value("again", kind=BOOL), value("y", 2, None)],
+    )
+    node = helper.make_node("Loop", ["trips", "", "a"], ["b"], body=body)
+    weights = [EIGHT, constant("trips", 2, np.int64)]
+    path = save(tmp_path / "net.onnx", [node], [value("a", 2, 4), ASKED], [value("b", 2, None)], weights)
+    (choice,) = (item for item in onnx_network(path).model.graph.node[0].attribute[0].g.node if item.op_type == "If")
+    assert sorted(item.g.node[0].op_type for item in choice.attribute) == ["MatMul", "Relu"]
 
 
 def test_local_functions_are_expanded_with_their_attributes(tmp_path):
