@@ -16,6 +16,9 @@ _PICTURES = (
     *((112, 112), (256, 128), (384, 288), (64, 512), (128, 100), (512, 512), (300, 300), (160, 160), (40, 101)),
 )
 
+#: Sides of large pictures, and the largest number of elements of their maps.
+_LARGE_SIDES, _MOST_ELEMENTS = (320, 384, 416, 480, 512, 640, 736, 800, 960), 5_000_000
+
 #: Most weights of a layer behind a map that is flattened.
 _MOST_WEIGHTS = 40_000_000
 
@@ -53,6 +56,19 @@ def picture_blocks(seed: int, batch_size: int) -> Any:
     pooled = net("GlobalMaxPool" if write.chance(0.2) else "GlobalAveragePool", data)
     vector = net("Flatten", pooled, axis=1)
     return _saved(write, linear(write, vector, write.choose(10, 100, 1000)))
+
+
+def large_blocks(seed: int, batch_size: int) -> Any:
+    """Write random blocks on large maps, which no cache holds: detection, segmentation, restoration."""
+    write = BlockWriter(seed, "blocks-large", most_elements=_MOST_ELEMENTS)
+    net, stride = write.net, write.choose(1, 2, 2, 4)
+    data = net.input(batch_size, 3, write.choose(*_LARGE_SIDES), write.choose(*_LARGE_SIDES))
+    side, places = write.choose(stride, 3), math.prod(net.shape(data)[2:]) // stride**2
+    data = convolve(
+        write, data, write.width(places, 3, side**2, most=64), (max(side, stride),) * 2, strides=(stride,) * 2
+    )
+    data = _stacked(write, write.activation(data), _kinds(write, seed, PICTURE_BLOCKS), most=write.size(6, 20))
+    return _saved(write, convolve(write, data, write.choose(1, 3, 21), (1, 1), normalise=False))
 
 
 def token_blocks(seed: int, batch_size: int) -> Any:
@@ -120,10 +136,10 @@ def _stacked(write: BlockWriter, data: str, kinds: tuple[Block, ...], most: int 
     while len(net) < end:
         data = write.choose(*kinds)(write, data)
         shape = net.shape(data)
-        if len(shape) == 4 and math.prod(shape) > MOST_ELEMENTS // 4:
+        if len(shape) == 4 and math.prod(shape) > write.most_elements // 4:
             inputs = shape[1]
             data = convolve(write, data, min(inputs, 128), (3, 3) if inputs < 32 else (1, 1), strides=(2, 2))
-        elif len(shape) == 3 and math.prod(shape) > MOST_ELEMENTS:
+        elif len(shape) == 3 and math.prod(shape) > write.most_elements:
             data = net("MaxPool", data, kernel_shape=[4], strides=[4])
     return data
 

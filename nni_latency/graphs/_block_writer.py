@@ -42,8 +42,8 @@ _FUNCTIONS = (
 #: Functions whose input must be positive.
 _OF_POSITIVE = frozenset(("Log", "Sqrt", "Reciprocal"))
 
-#: Largest number of elements of a tensor, and of multiply-adds of a layer.
-MOST_ELEMENTS, _MOST_MACS = 500_000, 150_000_000
+#: Usual largest number of elements of a tensor, and multiply-adds of a layer for each of them.
+MOST_ELEMENTS, _MACS_PER_ELEMENT = 500_000, 300
 
 
 class BlockWriter:
@@ -57,9 +57,12 @@ class BlockWriter:
         Name of the family, added to the seed.
     opset : int, optional
         Version of the operator set; by default drawn.
+    most_elements : int
+        Largest number of elements of a tensor.
     """
 
-    def __init__(self, seed: int, name: str, opset: int | None = None) -> None:
+    def __init__(self, seed: int, name: str, *, opset: int | None = None, most_elements: int = MOST_ELEMENTS) -> None:
+        self.most_elements = most_elements
         self.random = np.random.default_rng([seed, *name.encode()])
         self.net = OnnxBuilder(self.random, opset or self.choose(*_OPSETS))
 
@@ -90,7 +93,8 @@ class BlockWriter:
         most : int
             Largest number of channels.
         """
-        high = min(most, MOST_ELEMENTS / places, _MOST_MACS / (places * taken * window))
+        most_macs = _MACS_PER_ELEMENT * self.most_elements
+        high = min(most, self.most_elements / places, most_macs / (places * taken * window))
         return self.size(max(min(8, high), high / 48), high, self.choose(16, 8, 8, 4, 1))
 
     def activation(self, data: str) -> str:

@@ -186,6 +186,7 @@ _BLOCK_FAMILIES = MappingProxyType(
     {
         family.name: family
         for family in (
+            BlockFamily("blocks-large", blocks.large_blocks),
             BlockFamily("blocks-picture", blocks.picture_blocks),
             BlockFamily("blocks-rare", blocks.rare_blocks),
             BlockFamily("blocks-signal", blocks.signal_blocks),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from nni_latency.graphs._block_writer import MOST_ELEMENTS, Block, BlockWriter
+from nni_latency.graphs._block_writer import Block, BlockWriter
 
 #: Windows of convolutions; square ones are the most frequent.
 _WINDOWS = ((1, 1), (3, 3), (3, 3), (3, 3), (5, 5), (7, 7), (2, 2), (1, 3), (3, 1), (1, 7), (7, 1), (4, 4), (3, 5))
@@ -72,7 +72,7 @@ def _separable(write: BlockWriter, data: str) -> str:
 
 def _inverted(write: BlockWriter, data: str) -> str:
     inputs = write.net.shape(data)[1]
-    wide = min(inputs * write.choose(2, 3, 4, 6), max(8, MOST_ELEMENTS // _area(write, data)))
+    wide = min(inputs * write.choose(2, 3, 4, 6), max(8, write.most_elements // _area(write, data)))
     grown = write.activation(convolve(write, data, wide, (1, 1)))
     window = write.choose((3, 3), (5, 5))
     deep = write.activation(convolve(write, grown, wide, window, groups=wide))
@@ -213,7 +213,7 @@ def _enlarged(write: BlockWriter, data: str, height: int, width: int) -> str:
 def _resized(write: BlockWriter, data: str) -> str:
     shape = write.net.shape(data)
     factor = write.choose(0.5, 1.5, 2.0)
-    if math.prod(shape) * factor**2 > MOST_ELEMENTS:
+    if math.prod(shape) * factor**2 > write.most_elements:
         factor = 0.5
     height, width = (max(2, round(size * factor)) for size in shape[2:])
     return _enlarged(write, data, height, width)
@@ -300,7 +300,7 @@ def _moved(write: BlockWriter, data: str) -> str:
         cut = [net.slice(net.slice(part, 2, 0, least[0]), 3, 0, least[1]) for part in parts]
         joined = net("Concat", *cut, axis=1)
         return convolve(write, joined, _width(write, joined), (3, 3))
-    if kind == "tile" and math.prod(shape) * 2 < MOST_ELEMENTS:
+    if kind == "tile" and math.prod(shape) * 2 < write.most_elements:
         return net("Tile", write.function(data), net.whole(1, write.choose(1, 2), 1, 2))
     if kind == "gather":
         axis = write.choose(1, 2, 3)
