@@ -360,6 +360,7 @@ def _graph_predictors(draw):
         families_=draw(_tuples(texts)),
         kinds_=draw(_tuples(texts)),
         unmeasured_spread_=draw(st.floats(0, 100) | st.just(np.inf)),
+        doubt_weights_=np.array(draw(st.lists(st.floats(0, 100), min_size=3, max_size=3))),
         confidence=draw(shares),
         random_state=draw(counts),
         members_=known.members_[:1],

@@ -202,7 +202,7 @@ def test_a_file_with_too_few_errors_is_refused(predictor: GraphPredictor, tmp_pa
         metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     save_file({**tensors, "held_out": tensors["held_out"][:, :1].contiguous()}, path, metadata=metadata)
-    with pytest.raises(FileFormatError, match="an error and a latency for every network and platform"):
+    with pytest.raises(FileFormatError, match="an error, a latency and a width for every network and platform"):
         GraphPredictor.load(path)
 
 

@@ -158,15 +158,21 @@ def test_damaged_trees_are_refused(predictor: GraphPredictor, tmp_path: Path) ->
         GraphPredictor.load(path)
 
 
-def test_networks_of_mixed_blocks_are_never_held_out() -> None:
+def test_families_are_held_out_as_a_whole_and_random_blocks_one_by_one() -> None:
     items = measured(4, [(FAST, 1.0)])
     mixed = [replace(item, name=f"mixed-{item.name}", family="mixed-small") for item in items]
     data = Measurements.of([*items, *mixed])
-    held = sorted(row for fold in data.folds(2, 0) for row in fold)
-    assert held == list(range(len(items)))
+    folds = data.folds(2, 0)
+    assert sorted(row for fold in folds for row in fold) == list(range(2 * len(items)))
+    families, blocks = (
+        [[row for row in fold if (row >= len(items)) == is_mixed] for fold in folds] for is_mixed in (0, 1)
+    )
+    assert all(len({items[row].family for row in fold}) * 4 == len(fold) for fold in families)
+    assert sorted(map(len, blocks)) == [len(mixed) // 2] * 2
+    assert {items[row - len(items)].family for row in blocks[0]} == {item.family for item in items}
     predictor = GraphPredictor(hidden=8, epochs=1, n_folds=2, n_members=1).fit([*items, *mixed])
-    assert np.isnan(predictor.held_out_[len(items) :]).all()
-    assert np.isnan(predictor.latencies_[len(items) :]).all()
+    assert not np.isnan(predictor.held_out_).any()
+    assert (predictor.widths_ > 0).all()
     assert predictor.counts_.tolist() == [len(items) + len(mixed)]
 
 
