@@ -9,19 +9,44 @@ from ._lessons import (
     known_networks,
     lessons,
 )
+from ._own_predictor import BasePredictor, base_predictor, is_learned, learned_platforms, older_platforms
+from ._speed import DIFFERS, devices_here, measure_reference, speeds_now
+from ._this_machine import (
+    MACHINE_PROTOCOL,
+    LearnedPlatform,
+    MachineMeasurements,
+    choose_networks,
+    learn_machine,
+    measure_machine,
+)
 
 __all__ = [
+    "DIFFERS",
     "EVOLVING",
+    "MACHINE_PROTOCOL",
+    "BasePredictor",
     "Evolution",
     "GraphLesson",
     "KernelLesson",
+    "LearnedPlatform",
     "Lesson",
+    "MachineMeasurements",
+    "base_predictor",
+    "choose_networks",
     "current_versions",
+    "devices_here",
     "evolve",
     "is_held_out",
+    "is_learned",
     "is_named",
     "known_networks",
+    "learn_machine",
+    "learned_platforms",
     "lessons",
     "load_current",
     "load_version",
+    "measure_machine",
+    "measure_reference",
+    "older_platforms",
+    "speeds_now",
 ]
