@@ -65,15 +65,15 @@ class Here:
         return learn.speeds_now(learned, self.devices)
 
     def remarks(self, speeds: Mapping[str, float]) -> Iterator[str]:
-        """Describe speeds that differ, and an own predictor that is older than the one that ships."""
-        for platform in self.platforms:
-            factor = speeds.get(platform.id, 1.0)
-            if abs(factor - 1) > learn.DIFFERS:
-                word = "slower" if factor > 1 else "faster"
-                yield (
-                    f"This machine is {format_percent(abs(factor - 1))} {word} now than when {platform.id} was "
-                    f"learned. If it stays so, learn it again: {learn_command(platform)}"
-                )
+        """Describe the speed that differs the most, and an own predictor that is older than the one that ships."""
+        name = max(speeds, key=lambda item: abs(speeds[item] - 1), default="")
+        off = speeds.get(name, 1.0) - 1
+        if abs(off) > learn.DIFFERS:
+            platform = next(item for item in self.platforms if item.id == name)
+            yield (
+                f"This machine is {format_percent(abs(off))} {'slower' if off > 0 else 'faster'} now than when {name} "
+                f"was learned. If it stays so, learn it again: {learn_command(platform)}"
+            )
         if self.older:
             again = "; ".join(map(learn_command, self.older))
             yield f"Your own predictor was made from another version of the one that ships. Renew it: {again}"

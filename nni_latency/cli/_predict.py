@@ -156,8 +156,9 @@ def _predict_platforms(
         ids = [*wanted, *([new.id] if new is not None else [])]
         print_report(comparison_report(named, costs, ids, "latency"))
     assumed = dict.fromkeys(remark for _, graph, _ in found for remark in graph.remarks)
-    lines = [*assumed, *(f"{name}; the interval is wider" for name in doubts), *here.remarks(speeds)]
+    lines = [*assumed, *(f"{name}; the interval is wider" for name in doubts)]
     print_lines(remarks(), (f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines))
+    print_lines(remarks(), here.remarks(speeds))
 
 
 def _platforms_report(

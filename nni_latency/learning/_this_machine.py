@@ -17,7 +17,7 @@ from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.learning._speed import measure_reference
 from nni_latency.measurement import Progress, Protocol
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.platforms import Platform
+from nni_latency.platforms import Platform, torch_threads
 from nni_latency.tables import MeasuringOptions
 from nni_latency.units import format_seconds, number_of
 
@@ -367,14 +367,17 @@ def learn_machine(
 
     platform = networks[0].platform
     errors, inside = [], 0
-    if held_out:
-        scored = predictor.adapt(rest, advance)
-        for item in held_out:
-            estimate = scored.estimate_platforms(item.graph)[platform.id]
-            errors.append(abs(estimate.value / item.latency - 1))
-            inside += estimate.low <= item.latency <= estimate.high
+    # Several threads gain nothing on graphs of this size, and wait for each other where the machine is busy.
+    with torch_threads(1):
+        if held_out:
+            scored = predictor.adapt(rest, advance)
+            for item in held_out:
+                estimate = scored.estimate_platforms(item.graph)[platform.id]
+                errors.append(abs(estimate.value / item.latency - 1))
+                inside += estimate.low <= item.latency <= estimate.high
+        found = predictor.adapt(networks, advance)
     error = statistics.fmean(errors) if errors else None
-    return LearnedPlatform(predictor.adapt(networks, advance), platform, len(networks), len(held_out), error, inside)
+    return LearnedPlatform(found, platform, len(networks), len(held_out), error, inside)
 
 
 def kept_apart(networks: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:

@@ -134,7 +134,7 @@ def test_a_damaged_predictor_is_replaced(run, fails, net):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "word"), [(0.0023, "15 % slower now"), (0.0018, "10 % faster now"), (0.00205, None)]
+    ("seconds", "word"), [(0.0023, "15.0 % slower now"), (0.0018, "10.0 % faster now"), (0.00205, None)]
 )
 @pytest.mark.usefixtures("asked")
 def test_another_speed_of_today_is_said(run, net, monkeypatch, seconds, word):
