@@ -24,9 +24,6 @@ from nni_latency.files import reserved
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds, number_of
 
-#: Share of the progress bar from which on the predictor learns.
-_MEASURED = 0.8
-
 
 @dataclass(frozen=True)
 class MachineOptions:
@@ -120,11 +117,12 @@ def _measure_and_learn(
             on_start=begin,
         )
         what = f"learning from {number_of(len(measured.networks), 'network')}"
-        bar.update(task, description=what, completed=_MEASURED, left="")
+        measuring = 1 - learn.LEARNING_SHARE
+        bar.update(task, description=what, completed=measuring, left="")
         learned = learn.learn_machine(
             predictor,
             measured.networks,
-            lambda done, total: bar.update(task, completed=_MEASURED + (1 - _MEASURED) * done / total),
+            lambda done, total: bar.update(task, completed=measuring + learn.LEARNING_SHARE * done / total),
         )
     finally:
         bar.stop()

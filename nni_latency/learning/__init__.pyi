@@ -12,6 +12,7 @@ from ._lessons import (
 from ._own_predictor import BasePredictor, base_predictor, is_learned, learned_platforms, older_platforms
 from ._speed import DIFFERS, devices_here, measure_reference, speeds_now
 from ._this_machine import (
+    LEARNING_SHARE,
     MACHINE_PROTOCOL,
     LearnedPlatform,
     MachineMeasurements,
@@ -23,6 +24,7 @@ from ._this_machine import (
 __all__ = [
     "DIFFERS",
     "EVOLVING",
+    "LEARNING_SHARE",
     "MACHINE_PROTOCOL",
     "BasePredictor",
     "Evolution",
