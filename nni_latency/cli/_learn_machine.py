@@ -75,7 +75,7 @@ def learn_this_machine(asked: MachineOptions, database: str | None, out: Path | 
             open_files.enter_context(reserved(own, "learning"))
         base = learn.base_predictor()
         try:
-            measured, learned = _measure_and_learn(asked, runtime, base.predictor, database)
+            measured, learned = _measure_and_learn(asked, runtime, base, database)
         except KeyboardInterrupt:
             remarks().print("Interrupted. Run the same command again to resume: the database keeps what was measured.")
             raise click.exceptions.Exit(INTERRUPTED) from None
@@ -85,7 +85,7 @@ def learn_this_machine(asked: MachineOptions, database: str | None, out: Path | 
 
 
 def _measure_and_learn(
-    asked: MachineOptions, runtime: runtimes.Runtime, predictor: graphs.GraphPredictor, database: str | None
+    asked: MachineOptions, runtime: runtimes.Runtime, base: learn.BasePredictor, database: str | None
 ) -> tuple[learn.MachineMeasurements, learn.LearnedPlatform]:
     """Measure and learn behind a progress bar."""
     console = remarks()
@@ -106,7 +106,7 @@ def _measure_and_learn(
 
     try:
         measured = learn.measure_machine(
-            predictor,
+            base.shipped,
             runtime,
             asked.budget,
             device=asked.device,
@@ -120,7 +120,7 @@ def _measure_and_learn(
         measuring = 1 - learn.LEARNING_SHARE
         bar.update(task, description=what, completed=measuring, left="")
         learned = learn.learn_machine(
-            predictor,
+            base.predictor,
             measured.networks,
             lambda done, total: bar.update(task, completed=measuring + learn.LEARNING_SHARE * done / total),
         )

@@ -19,6 +19,8 @@ class BasePredictor:
     ----------
     predictor : GraphPredictor
         The user's own, or the shipped one if there is none or it is older.
+    shipped : GraphPredictor
+        The shipped one. It chooses the networks to measure, so that the choice does not depend on what was learned.
     dropped : tuple of Platform
         Platforms of an older predictor of the user, which have to be learned again.
     reason : str, default=""
@@ -26,6 +28,7 @@ class BasePredictor:
     """
 
     predictor: GraphPredictor
+    shipped: GraphPredictor
     dropped: tuple[Platform, ...] = ()
     reason: str = ""
 
@@ -43,21 +46,17 @@ def base_predictor() -> BasePredictor:
     FileFormatError
         If the shipped predictor cannot be read.
     """
-    own, shipped = graphs.own_predictor(), graphs.shipped_predictor()
+    own, shipped = graphs.own_predictor(), GraphPredictor.load(graphs.shipped_predictor())
     if not own.is_file():
-        return BasePredictor(GraphPredictor.load(shipped))
+        return BasePredictor(shipped, shipped)
     try:
         found = GraphPredictor.load(own)
     except FileFormatError as error:
-        return BasePredictor(GraphPredictor.load(shipped), reason=str(error))
-    older = older_platforms(found)
-    if not older:
-        return BasePredictor(found)
-    return BasePredictor(
-        GraphPredictor.load(shipped),
-        tuple(learned_platforms(found)),
-        f"{str(own)!r} was made from another version of the predictor that ships.",
-    )
+        return BasePredictor(shipped, shipped, reason=str(error))
+    if not older_platforms(found):
+        return BasePredictor(found, shipped)
+    reason = f"{str(own)!r} was made from another version of the predictor that ships."
+    return BasePredictor(shipped, shipped, tuple(learned_platforms(found)), reason)
 
 
 def learned_platforms(predictor: GraphPredictor) -> list[Platform]:

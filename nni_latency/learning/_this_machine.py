@@ -164,7 +164,7 @@ def measure_machine(
     Parameters
     ----------
     predictor : GraphPredictor
-        Predictor that gets the platform, which chooses the networks.
+        Predictor that chooses the networks: the shipped one, so that a later call chooses the same.
     runtime : Runtime
         Runtime that executes the networks.
     budget : float
@@ -183,8 +183,8 @@ def measure_machine(
     Returns
     -------
     MachineMeasurements
-        The platform of its networks has the facts ``reference``, the time of the reference operator [s], and
-        ``predictor``, the digest of the shipped predictor.
+        The platform of its networks has the facts ``predictor``, the digest of the shipped predictor, and ``reference``,
+        the time of the reference operator [s]; not if earlier calls measured everything.
 
     Raises
     ------
@@ -226,7 +226,7 @@ class _Campaign:
         #: Time spent on anything but measuring, which the campaign does not count [s].
         self._aside = 0.0
         self._members: Iterator[graphs.Member] = iter(())
-        self._is_last = self._replays = False
+        self._is_last = self._replays = self._has_measured = False
         self._files: list[datasets.NetworkFile] = []
         self._facts: Mapping[str, float] = {}
         self._references: list[float] = []
@@ -274,7 +274,10 @@ class _Campaign:
             self._tell(f"preparing {number_of(len(self._files), 'network')}", self._clock() - begin)
         self._aside += self._clock() - begin
         threads = self._runtime.platform.threads
-        protocol = replace(MACHINE_PROTOCOL, threads=threads, time_budget=max(1.0, self._budget - self._aside))
+        # Another version of the shipped predictor chooses other networks: its campaign begins anew.
+        seed = int(graphs.shipped_digest()[:6], 16)
+        left = max(1.0, self._budget - self._aside)
+        protocol = replace(MACHINE_PROTOCOL, threads=threads, time_budget=left, seed=seed)
         what = f"measuring {number_of(len(self._files), 'network')}"
         has_measured = False
 
@@ -287,6 +290,7 @@ class _Campaign:
         found = datasets.measure_networks(self._files, self._runtime, protocol=protocol, facts=self._facts, **how)
         self._found, self._how["fresh"] = found, False
         # An earlier call may have measured the next batches, too.
+        self._has_measured = self._has_measured or has_measured
         self._replays = not has_measured and all(item.key in (*found.latencies, *found.failures) for item in new)
         begin = self._clock()
         self._references.append(measure_reference(self._device, threads))
@@ -345,7 +349,7 @@ def learn_machine(
     predictor : GraphPredictor
         Predictor that gets the platform. It is not changed.
     networks : sequence of MeasuredNetwork
-        Networks of one platform.
+        Networks of one platform. If it lacks the fact ``reference``, that of the predictor's platform stays.
     watch : callable, optional
         Called with the finished steps and their total.
 
@@ -354,6 +358,7 @@ def learn_machine(
     InvalidValueError
         As for `GraphPredictor.adapt`.
     """
+    networks = _with_reference(networks, predictor)
     apart = {item.name for item in kept_apart(networks)}
     rest = [item for item in networks if item.name not in apart]
     held_out = [item for item in networks if item.name in apart]
@@ -378,6 +383,16 @@ def learn_machine(
         found = predictor.adapt(networks, advance)
     error = statistics.fmean(errors) if errors else None
     return LearnedPlatform(found, platform, len(networks), len(held_out), error, inside)
+
+
+def _with_reference(networks: Sequence[MeasuredNetwork], predictor: GraphPredictor) -> list[MeasuredNetwork]:
+    """Add the time of the reference operator, as of when the platform was learned before, if it is not known."""
+    platform = networks[0].platform
+    known = {item.id: item.facts["reference"] for item in predictor.platforms_ if "reference" in item.facts}
+    if "reference" in platform.facts or platform.id not in known:
+        return list(networks)
+    platform = replace(platform, facts={**platform.facts, "reference": known[platform.id]})
+    return [replace(item, platform=platform) for item in networks]
 
 
 def kept_apart(networks: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:

@@ -62,6 +62,13 @@ def test_a_machine_is_learned_and_scored_on_networks_kept_apart(predictor):
     assert len(predictor.platforms_) == 2
 
 
+def test_the_speed_stays_that_of_when_a_platform_was_measured(predictor):
+    known = replace(HERE, facts={"reference": 0.002})
+    once = learning.learn_machine(predictor, [replace(item, platform=known) for item in _here()[:6]])
+    again = learning.learn_machine(once.predictor, _here()[:6])
+    assert again.predictor.platform(HERE).facts["reference"] == 0.002
+
+
 def test_five_networks_are_too_few_to_keep_some_apart(predictor):
     learned = learning.learn_machine(predictor, _here()[:5])
     assert (learned.kept_apart, learned.error) == (0, None)
@@ -145,6 +152,7 @@ def test_what_an_earlier_call_measured_is_not_measured_again(machine):
     assert len(machine.done) == done
     assert machine.now - now < 2.1 * done + 2 * 20
     assert {item.name for item in again.networks} == {item.name for item in first.networks}
+    assert "reference" not in again.networks[0].platform.facts
 
 
 def test_a_fresh_campaign_is_fresh_once(machine):
