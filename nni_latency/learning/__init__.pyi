@@ -1,4 +1,5 @@
 from ._evolving import Evolution, current_versions, evolve, load_current, load_version
+from ._learned_platform import LearnedPlatform, learn_machine
 from ._lessons import (
     EVOLVING,
     GraphLesson,
@@ -14,10 +15,8 @@ from ._speed import DIFFERS, devices_here, measure_reference, speeds_now
 from ._this_machine import (
     LEARNING_SHARE,
     MACHINE_PROTOCOL,
-    LearnedPlatform,
     MachineMeasurements,
     choose_networks,
-    learn_machine,
     measure_machine,
 )
 

@@ -10,7 +10,7 @@ from measured_graphs import FAST, SLOW, fitted, measured, network
 from nni_latency import datasets, graphs, learning
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.learning import _this_machine as this_machine
-from nni_latency.learning._this_machine import kept_apart
+from nni_latency.learning._learned_platform import kept_apart
 from nni_latency.measurement import NetworkSummary, Progress
 from nni_latency.platforms import Platform
 from nni_latency.testing import FakeRuntime
