@@ -30,7 +30,10 @@ MACHINE_PROTOCOL = Protocol(
 FEWEST = 5
 
 #: Smallest budget in which that many networks can be prepared, loaded and visited [s].
-_LEAST_BUDGET = 15.0
+_LEAST_BUDGET = 30.0
+
+#: Time per network that is assumed before the first ones are measured [s].
+_FIRST_GUESS = 1.5
 
 #: Share of the budget that remains for learning: on two cores, three minutes suffice for about 80 networks.
 LEARNING_SHARE = 0.3
@@ -223,8 +226,10 @@ class _Campaign:
 
     def _next_count(self) -> int:
         """Return the number of networks for which the rest of the budget suffices, by those so far."""
-        if self._replays or not self._files:
+        if self._replays:
             return _AT_ONCE
+        if not self._files:
+            return max(FEWEST, min(_AT_ONCE, math.floor(self._left / _FIRST_GUESS)))
         taken = (self._aside + self._spent) / len(self._files)
         return min(_AT_ONCE, math.floor(self._left / taken))
 
@@ -272,11 +277,10 @@ class _Campaign:
         found = self._found
         if found is None:
             raise MeasurementError("The budget was spent before the first network was measured. Give a larger one.")
-        learned = {
-            "reference": float(f"{statistics.median(self._references):.4g}"),
-            "predictor": graphs.shipped_digest(),
-        }
-        platform = replace(found.platform, facts={**found.platform.facts, **learned})
+        facts = {**found.platform.facts, "predictor": graphs.shipped_digest()}
+        if self._has_measured:
+            facts["reference"] = float(f"{statistics.median(self._references):.4g}")
+        platform = replace(found.platform, facts=facts)
         networks = tuple(
             measured_network(item, found, platform)
             for item in self._files

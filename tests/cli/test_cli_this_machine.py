@@ -191,7 +191,7 @@ def test_wrong_uses_are_one_sentence(fails, asked, tmp_path, words, sentence):
 @pytest.mark.usefixtures("_ships")
 def test_a_budget_for_less_than_five_networks_is_refused(fails, monkeypatch):
     monkeypatch.setattr(learning, "base_predictor", lambda: BasePredictor(None, None))
-    assert "--budget must be at least 15 s" in fails("learn", "graph", "--budget", "5s")
+    assert "--budget must be at least 30 s" in fails("learn", "graph", "--budget", "5s")
 
 
 @pytest.mark.usefixtures("asked")

@@ -163,7 +163,7 @@ def test_a_fresh_campaign_is_fresh_once(machine):
 
 
 def test_budgets_for_too_few_networks_are_refused(machine):
-    with pytest.raises(InvalidValueError, match=r"The 'budget' must be at least 15 s.*Got 5 s"):
+    with pytest.raises(InvalidValueError, match=r"The 'budget' must be at least 30 s.*Got 5 s"):
         _measure(machine, 5.0)
     assert not machine.calls
 
