@@ -18,7 +18,14 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.platforms as platforms
 from nni_latency.cli._console import named, progress, remarks
-from nni_latency.cli._measuring import Measuring, PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._measuring import (
+    Measuring,
+    PlatformOptions,
+    ProtocolOptions,
+    StoreOptions,
+    device_option,
+    threads_option,
+)
 from nni_latency.cli._option import BATCH_SIZES, OutputOptions, grouped, names_option, option
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
@@ -66,8 +73,8 @@ class _PlatformsOptions:
         default=("torch",),
         metavar="NAME[:PRECISION]",
     )
-    device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
-    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1, rare=True)
+    device: str = device_option()
+    threads: int = threads_option(rare=True)
 
     def make(self, where: RemoteOptions) -> list[runtimes.Runtime]:
         """Make the runtimes, all of them before anything is measured."""

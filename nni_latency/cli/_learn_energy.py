@@ -14,8 +14,9 @@ import nni_latency.documents as documents
 import nni_latency.energy as energy
 import nni_latency.profiling as profiling
 from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._option import OutputOptions, grouped, option
+from nni_latency.cli._option import OutputOptions, grouped
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
+from nni_latency.cli._training import check_whole, training_of, training_option
 from nni_latency.errors import InvalidValueError
 from nni_latency.units import format_count, format_percent, format_seconds, number_of
 
@@ -37,14 +38,34 @@ _LINES = {
 
 
 @dataclass(frozen=True)
+class _Training:
+    """How a portable model is fitted: the fields of ``--training``.
+
+    Parameters
+    ----------
+    trees : int
+        Trees of a forest.
+    folds : int
+        Parts into which the operators of one device are divided.
+    seed : int
+        Random seed.
+    """
+
+    trees: int = 150
+    folds: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole(self, trees=1, folds=2, seed=0)
+
+
+@dataclass(frozen=True)
 class _EnergyOptions:
     """How a portable model is fitted."""
 
-    trees: int = option("Trees of a forest.", type=click.IntRange(1), default=150, rare=True)
-    folds: int = option(
-        "Parts into which the operators of one device are divided.", type=click.IntRange(2), default=5, rare=True
+    training_fields: tuple[dict[str, Any], ...] = training_option(
+        "How the model is fitted, such as trees=50", _Training
     )
-    seed: int = option("Random seed.", type=click.IntRange(0), default=0, rare=True)
 
 
 @dataclass(frozen=True)
@@ -90,15 +111,16 @@ def learn_energy(data: tuple[str, ...], fit: _EnergyOptions, output: OutputOptio
     operator, input_shape, latency_s and energy_mj. Operators of several devices are scored by leaving one device
     out, those of each device by cross-validation.
     """
+    training = training_of(_Training(), fit.training_fields)
     paths = [Path(item.rpartition("=")[2]) for item in data]
     out = output.path("energy.json")
     if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
         raise InvalidValueError(f"The output {str(out)!r} is an input of this command, too. Name another file.")
     operators, assumed = _read(data)
-    model = energy.PortableModel(n_trees=fit.trees, random_state=fit.seed)
+    model = energy.PortableModel(n_trees=training.trees, random_state=training.seed)
     facts = {name: energy.DeviceFacts.of(items) for name, items in operators.items()}
     with progress(remarks()) as bar:
-        scored = _score(operators, facts, model, fit, bar)
+        scored = _score(operators, facts, model, training, bar)
     model.fit(operators, facts)
     model.bounds_ = scored.bounds
     model.held_out_ = tuple(item for _, _, scores in scored.found for item in scores.held_out)
@@ -144,7 +166,7 @@ def _score(
     operators: dict[str, list[energy.MeasuredOperator]],
     facts: dict[str, energy.DeviceFacts],
     model: energy.PortableModel,
-    fit: _EnergyOptions,
+    training: _Training,
     bar: Any,
 ) -> _Scored:
     """Score the model behind a progress bar."""
@@ -157,8 +179,8 @@ def _score(
         bar.update(task, left=f"{format_seconds(left)} left" if left else "0 s left")
 
     for name, items in operators.items():
-        folds = min(fit.folds, len(items))
-        scores = energy.cross_validate(items, model=model, folds=folds, seed=fit.seed, name=name)
+        folds = min(training.folds, len(items))
+        scores = energy.cross_validate(items, model=model, folds=folds, seed=training.seed, name=name)
         found.append((_OPERATORS, name, scores))
         step()
     if len(operators) > 1:

@@ -1,4 +1,4 @@
-"""``nni-latency learn graph``, from a data set or from the versions that the database keeps."""
+"""``nni-latency learn graph``: from this machine, from a data set, or from the records of the database."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import nni_latency.plots as plots
 from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._estimator_options import load_predictor
 from nni_latency.cli._estimator_report import graph_report
+from nni_latency.cli._learn_machine import MACHINE_FIELDS, MachineOptions, learn_this_machine
 from nni_latency.cli._option import OutputOptions, grouped, option, output_option, refuse_given
 from nni_latency.cli._remote_options import FitRemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
@@ -36,17 +37,23 @@ class _Training:
 
     Parameters
     ----------
+    epochs : int
+        Times that every network is seen at most.
     members : int
         Graph networks that are averaged.
+    seed : int
+        Random seed.
     at_least : int
         Latencies that must be new in the database.
     """
 
+    epochs: int = 40
     members: int = 3
+    seed: int = 0
     at_least: int = 20
 
     def __post_init__(self) -> None:
-        check_whole(self, members=1, at_least=1)
+        check_whole(self, epochs=1, members=1, seed=0, at_least=1)
 
 
 @dataclass(frozen=True)
@@ -58,14 +65,9 @@ class VersionOptions:
         default=False,
     )
     database: str | None = option(
-        "Where records are and versions are kept.  [default: the user's own database]",
+        "Where records and versions are kept.  [default: the user's own database]",
         metavar="URL|FILE",
         envvar=database.DATABASE_VARIABLE,
-        rare=True,
-    )
-    name: str = option(
-        "Name of the predictor of networks; those of kernels are NAME:PLATFORM, and one of them can be named alone.",
-        default="evolving",
         rare=True,
     )
     show: bool = option("List the versions instead of learning.", "--list", default=False, is_flag=True, rare=True)
@@ -76,7 +78,7 @@ class VersionOptions:
 
 
 def learn_versions(
-    asked: VersionOptions, out: Path | None, where: FitRemoteOptions, epochs: int, training: _Training
+    asked: VersionOptions, platform: str | None, out: Path | None, where: FitRemoteOptions, training: _Training
 ) -> None:
     """Fit new versions of predictors to the records of the database, and list all versions.
 
@@ -86,13 +88,13 @@ def learn_versions(
     Parameters
     ----------
     asked : VersionOptions
-        Of which predictor, and whether anything is learned.
+        Whether anything is learned.
+    platform : str or None
+        Platform of the predictor of kernels; by default all predictors.
     out : Path or None
         Where the version that answers is written.
     where : FitRemoteOptions
         Where predictors are fitted.
-    epochs : int
-        Times that every network is seen at most.
     training : _Training
         How they are fitted, and from how many new latencies on.
 
@@ -106,16 +108,17 @@ def learn_versions(
     store = database.open_store(asked.database)
     if not isinstance(store, database.DatabaseStore):
         raise InvalidValueError("Versions are kept in a database. Name a file or a URL with --database.")
+    name = learn.EVOLVING if platform is None else f"{learn.EVOLVING}:{platform}"
     try:
         said = []
         if asked.take is not None:
-            said.append(_take_version(store, asked.name, asked.take))
+            said.append(_take_version(store, name, asked.take))
         elif not asked.show:
             with where.fitting():
-                said += _learn_next(store, asked.name, epochs, training)
+                said += _learn_next(store, name, training)
         if out is not None:
-            said.append(_save_version(store, asked.name, out))
-        versions = _versions(store, asked.name)
+            said.append(_save_version(store, name, out))
+        versions = _versions(store, name)
         if asked.plot is not None:
             plots.draw_evolution(versions, asked.plot)
             said.append(f"Wrote {asked.plot}")
@@ -125,7 +128,7 @@ def learn_versions(
         {**asdict(item), "error": item.errors.get("all"), "before": item.errors.get("before"), "current": _mark(item)}
         for item in versions
     ]
-    grid = Grid(rows, _VERSION_COLUMNS, f"Versions of {asked.name}", nothing="There is no version yet.")
+    grid = Grid(rows, _VERSION_COLUMNS, f"Versions of {name}", nothing="There is no version yet.")
     print_report(Report(grid, {"versions": rows, "said": said}, after=said))
 
 
@@ -152,7 +155,7 @@ def _save_version(store: database.DatabaseStore, name: str, path: Path) -> str:
     return f"Wrote version {current.number} to {path}"
 
 
-def _learn_next(store: database.DatabaseStore, name: str, epochs: int, training: _Training) -> list[str]:
+def _learn_next(store: database.DatabaseStore, name: str, training: _Training) -> list[str]:
     bar = progress(remarks())
     task = bar.add_task("learning", total=1.0, left="")
     begun: dict[str, float] = {}
@@ -165,7 +168,9 @@ def _learn_next(store: database.DatabaseStore, name: str, epochs: int, training:
         told = f"{format_seconds(left)} left" if left else ""
         bar.update(task, description=f"learning {predictor}", completed=done, total=total, left=told)
 
-    make = partial(graphs.GraphPredictor, epochs=epochs, n_members=training.members)
+    make = partial(
+        graphs.GraphPredictor, epochs=training.epochs, n_members=training.members, random_state=training.seed
+    )
     try:
         found = learn.evolve(store, name=name, at_least=training.at_least, make=make, watch=watch)
     finally:
@@ -210,38 +215,57 @@ class _GraphOptions:
         f"{graphs.PRETRAINED}.",
         "--from", metavar="FILE",
     )  # fmt: skip
-    platform: str | None = option("Platform to learn.  [default: all of the data]", metavar="DEVICE|ID")
-    epochs: int = option("Times that every network is seen at most.", type=click.IntRange(1), default=40, rare=True)
-    training_fields: tuple[dict[str, Any], ...] = training_option(
-        "How predictors learn, such as members=5, or at_least=10 new latencies with --from-database", _Training
+    platform: str | None = option(
+        "Platform to learn, of data or, with --from-database, of kernels.  [default: all]", metavar="DEVICE|ID"
     )
-    seed: int = option("Random seed.", type=click.IntRange(0), default=0, rare=True)
+    training_fields: tuple[dict[str, Any], ...] = training_option(
+        "How predictors learn, such as epochs=20, or at_least=10 new latencies with --from-database", _Training
+    )
     jobs: int | None = option(
         "Processes of this machine that learn side by side.  [default: 1]", type=click.IntRange(1), rare=True
     )
 
 
 @click.command("graph", cls=ReportingCommand)
-@grouped(out={"help": "File of the predictor.  [default: graph.safetensors; none with --from-database]"})
-def learn_graph(fit: _GraphOptions, versions: VersionOptions, output: OutputOptions, where: FitRemoteOptions) -> None:
-    """Learn to predict whole networks, for all platforms at once.
+@grouped(
+    out={
+        "help": "File of the predictor.  [default: graph.safetensors; without data your own predictor, which predict "
+        "asks; none with --from-database]"
+    }
+)
+def learn_graph(
+    fit: _GraphOptions,
+    machine: MachineOptions,
+    versions: VersionOptions,
+    output: OutputOptions,
+    where: FitRemoteOptions,
+) -> None:
+    """Learn to predict whole networks on this machine, or on all platforms of a data set.
 
-    With --from, one platform is added to a predictor, from a few networks; 'nni-latency dataset suggest' says which
-    to measure. With --from-database, new versions of predictors are fitted to what was measured since the last one; a
-    version answers only if it is no worse on networks that none has learned from.
+    Without data, chosen networks are measured on this machine for three minutes, and its platform is added to the
+    predictor that ships; 'nni-latency predict' asks the result from then on. An interrupted run can be resumed: run
+    the same command again.
+
+    With --dataset, a predictor is fitted to a data set, or with --from one platform is added to a predictor. With
+    --from-database, new versions of predictors are fitted to what was measured since the last one; a version answers
+    only if it is no worse on networks that none has learned from.
     """
     training = training_of(_Training(), fit.training_fields)
     if versions.from_database:
-        refuse_given(("data", "start", "platform", "seed", "jobs"), "with --from-database")
-        learn_versions(versions, output.out, where, fit.epochs, training)
+        refuse_given(("data", "start", "jobs", *MACHINE_FIELDS), "with --from-database")
+        learn_versions(versions, fit.platform, output.out, where, training)
         return
-    refuse_given(("database", "name", "show", "take", "plot"), "without --from-database")
+    refuse_given(("show", "take", "plot"), "without --from-database")
+    if not fit.data:
+        refuse_given(("start", "platform", "training_fields", "jobs", "remote"), "without --dataset")
+        learn_this_machine(machine, versions.database, output.out)
+        return
+    refuse_given(MACHINE_FIELDS, "with --dataset: nothing is measured")
+    refuse_given(("database",), "with --dataset")
     if any("at_least" in part for part in fit.training_fields):
         raise InvalidValueError("--training at_least has no effect without --from-database. Omit it.")
-    if not fit.data:
-        raise click.UsageError("Missing option '--dataset', or '--from-database'.")
     if fit.start is not None:
-        refuse_given(("epochs", "training_fields", "seed", "jobs"), "with --from: the predictor keeps its settings")
+        refuse_given(("training_fields", "jobs"), "with --from: the predictor keeps its settings")
     if fit.jobs is not None and where.remote is not None:
         raise InvalidValueError("--jobs is for this machine, and --remote for others. Omit one of them.")
     out = output.path("graph.safetensors")
@@ -268,7 +292,7 @@ def _fitted(
     if fit.start is not None:
         return load_predictor(fit.start).adapt(networks, watch)
     predictor = graphs.GraphPredictor(
-        epochs=fit.epochs, n_members=training.members, random_state=fit.seed, n_jobs=fit.jobs
+        epochs=training.epochs, n_members=training.members, random_state=training.seed, n_jobs=fit.jobs
     )
     return predictor.fit(networks, watch)
 

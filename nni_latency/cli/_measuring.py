@@ -26,7 +26,9 @@ from nni_latency.platforms import PRECISIONS, Platform
 from nni_latency.plugins import Registration, load_registry
 from nni_latency.units import format_seconds, number_of
 
-_device_option = partial(option, "Device: cpu, cuda or cuda:N.", default="cpu")
+device_option = partial(option, "Device: cpu, cuda or cuda:N.", default="cpu")
+
+threads_option = partial(option, "Number of CPU threads.", type=click.IntRange(1), default=1)
 
 _runtime_options = partial(
     option,
@@ -62,18 +64,18 @@ class PlatformOptions:
         Number of CPU threads.
     """
 
-    device: str = _device_option()
+    device: str = device_option()
     runtime: str = option("Runtime that executes the networks.", default="torch")
     runtime_options: tuple[tuple[str, Any], ...] = _runtime_options(rare=True)
     precision: str = option("Numeric precision.", type=click.Choice(PRECISIONS), default="fp32")
-    threads: int = option("Number of CPU threads.", type=click.IntRange(1), default=1, rare=True)
+    threads: int = threads_option(rare=True)
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
     """Where something is measured, if runtime, precision and threads are those of a table."""
 
-    device: str = _device_option()
+    device: str = device_option()
     runtime_options: tuple[tuple[str, Any], ...] = _runtime_options(rare=True)
 
     def of(self, platform: Platform) -> PlatformOptions:

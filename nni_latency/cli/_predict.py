@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -15,6 +15,7 @@ from nni_latency.cli._asked import ask
 from nni_latency.cli._console import print_lines, remarks
 from nni_latency.cli._cost_report import ROWS, comparison_report, print_answers
 from nni_latency.cli._estimator_options import EstimatorOptions
+from nni_latency.cli._here import MACHINE, Here
 from nni_latency.cli._network import NETWORKS, NamedNetwork, NetworkOptions, limited, make, parse_networks
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report, report_format
@@ -75,7 +76,13 @@ def _fact(text: str) -> tuple[str, float]:
 
 @click.command("predict", cls=ReportingCommand)
 @click.argument("networks", nargs=-1, required=True, metavar=NETWORKS)
-@grouped(latency_estimator={"required": False, "default": graphs.PRETRAINED})
+@grouped(
+    latency_estimator={
+        "required": False,
+        "help": "A saved table or predictor, a shipped table, or a registered estimator.  [default: your own predictor "
+        f"of 'learn graph' if there is one, else {graphs.PRETRAINED}, which ships]",
+    }
+)
 def command(
     networks: tuple[str, ...],
     estimator: EstimatorOptions,
@@ -83,18 +90,23 @@ def command(
     answer: _AnswerOptions,
     unmeasured: _GuessOptions,
 ) -> None:
-    """Predict the cost of a network layer by layer, or compare several. Nothing is measured.
+    """Predict the cost of a network layer by layer, or compare several. The network is not run.
 
     NET is an ONNX file; a class or function, such as net.py:Net or package.module:function, with --input 3,224,224; a
     published network, such as resnet18; or an architecture of a space, such as fbnet@fbnet-c or
     my_space.py:MySpace@sample.json. The file of a class is executed.
 
-    The predictor that ships answers for all of its platforms. A table, a file or a plugin answers for its own.
+    A predictor of 'nni-latency learn graph', or the one that ships, answers for all of its platforms, those of this
+    machine first. If it has measured this machine, a reference operator is timed for half a second to see whether the
+    machine is as fast as then. A table, a file or a plugin answers for its own platform.
     """
     named, new = parse_networks(networks, network), unmeasured.platform()
+    if not estimator.latency_estimator:
+        estimator = replace(estimator, latency_estimator=str(graphs.usual_predictor()))
     made = estimator.load_any()
     if isinstance(made, graphs.GraphPredictor):
-        _predict_platforms(made, named, network, answer, new, estimator.device)
+        here = Here.of(made, estimator.latency_estimator)
+        _predict_platforms(made, here, named, network, answer, new, estimator.device)
         return
     _check(made, estimator.latency_estimator, answer, unmeasured)
     answers = []
@@ -120,6 +132,7 @@ def _check(made: estimators.Estimator, name: str, answer: _AnswerOptions, unmeas
 
 def _predict_platforms(
     known: graphs.GraphPredictor,
+    here: Here,
     named: Sequence[NamedNetwork],
     network: NetworkOptions,
     answer: _AnswerOptions,
@@ -127,12 +140,13 @@ def _predict_platforms(
     device: str | None,
 ) -> None:
     """Predict networks on every platform that is asked for."""
-    wanted = _chosen_platforms(known, answer.platform, device)
+    wanted = here.first(_chosen_platforms(known, answer.platform, device))
+    speeds = here.speeds(wanted)
     found = []
     for item in named:
         with limited(item, network):
             graph = make(item, network).graph()
-            found.append((item, graph, _rows(known, graph, wanted, new)))
+            found.append((item, graph, _rows(known, here, graph, wanted, new)))
     doubts = dict.fromkeys(name for _, _, rows in found for row in rows for name in row["missing"])
     if len(found) == 1:
         ((item, graph, rows),) = found
@@ -144,6 +158,7 @@ def _predict_platforms(
     assumed = dict.fromkeys(remark for _, graph, _ in found for remark in graph.remarks)
     lines = [*assumed, *(f"{name}; the interval is wider" for name in doubts)]
     print_lines(remarks(), (f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines))
+    print_lines(remarks(), here.remarks(speeds))
 
 
 def _platforms_report(
@@ -169,7 +184,8 @@ def _platforms_report(
             {**row, **({"layers": explained[row["platform"]]} if row["platform"] in explained else {})} for row in rows
         ],
     }
-    return Report(Grid(rows, _PLATFORMS), content, after=[*grids, *lines])
+    columns = [*_PLATFORMS, *([MACHINE] if any(row["this_machine"] for row in rows) else [])]
+    return Report(Grid(rows, columns), content, after=[*grids, *lines])
 
 
 def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], device: str | None) -> list[str]:
@@ -185,28 +201,29 @@ def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], devi
         fitting = ids_named(name, ids)
         if not fitting:
             raise UnknownNameError(
-                f"{UnknownNameError.of('platform', name, ids)} Add one with: nni-latency learn graph --from pretrained"
+                f"{UnknownNameError.of('platform', name, ids)} Add this machine with: nni-latency learn graph"
             )
         found |= dict.fromkeys(fitting)
     return list(found)
 
 
 def _rows(
-    known: graphs.GraphPredictor, graph: operators.Graph, platforms: list[str], new: Platform | None
+    known: graphs.GraphPredictor, here: Here, graph: operators.Graph, platforms: list[str], new: Platform | None
 ) -> list[dict[str, Any]]:
-    """Return what is predicted of a network, the fastest platform first, and a guess last."""
+    """Return what is predicted of a network: platforms of this machine first, the fastest first, and a guess last."""
     estimates = known.estimate_platforms(graph)
     counts = {item.id: int(count) for item, count in zip(known.platforms_, known.counts_, strict=True)}
-    ranked = sorted(platforms, key=lambda name: estimates[name].value)
-    rows = [_row(name, estimates[name], counts[name]) for name in ranked]
-    return [*rows, *([_row(new.id, known.guess(graph, new), 0)] if new is not None else [])]
+    ranked = here.first(sorted(platforms, key=lambda name: estimates[name].value))
+    rows = [_row(name, estimates[name], counts[name], here.mark(name)) for name in ranked]
+    return [*rows, *([_row(new.id, known.guess(graph, new), 0, None)] if new is not None else [])]
 
 
-def _row(platform: str, estimate: estimators.Estimate, networks: int) -> dict[str, Any]:
+def _row(platform: str, estimate: estimators.Estimate, networks: int, mark: str | None) -> dict[str, Any]:
     return {
         "platform": platform,
         **cost_row(estimate, "latency"),
         "networks": networks,
+        "this_machine": mark,
         "missing": list(estimate.missing),
     }
 

@@ -2,6 +2,7 @@ from ._blocks import Variation
 from ._family import (
     BlockFamily,
     Family,
+    Member,
     NetworkFamily,
     block_families,
     families,
@@ -18,7 +19,14 @@ from ._measured_network import MeasuredNetwork, read_measured
 from ._mixed_networks import MIXED
 from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, latency_conflicts, read_nnlqp, write_nnlqp
 from ._onnx_form import graph_of, light_onnx
-from ._shipped import PRETRAINED, find_predictor, shipped_predictor
+from ._shipped import (
+    PRETRAINED,
+    find_predictor,
+    own_predictor,
+    shipped_digest,
+    shipped_predictor,
+    usual_predictor,
+)
 
 __all__ = [
     "GROUND_TRUTH",
@@ -30,6 +38,7 @@ __all__ = [
     "GraphNetworkEstimator",
     "GraphPredictor",
     "MeasuredNetwork",
+    "Member",
     "NetworkFamily",
     "NetworkLatency",
     "OperatorCost",
@@ -45,9 +54,12 @@ __all__ = [
     "light_onnx",
     "members_in_turn",
     "onnx_name",
+    "own_predictor",
     "read_measured",
     "read_nnlqp",
     "save_onnx",
+    "shipped_digest",
     "shipped_predictor",
+    "usual_predictor",
     "write_nnlqp",
 ]

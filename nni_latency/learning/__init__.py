@@ -1,4 +1,4 @@
-"""Retraining of predictors as a database grows, and their stored versions."""
+"""Retraining of predictors as a database grows, their stored versions, and predictors of this machine."""
 
 import lazy_loader
 

@@ -49,6 +49,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("cache", "largest cache of the device [byte]"),
     Fact("peak_flops", "operations per second of a large product of matrices in fp32, measured [FLOP/s]"),
     Fact("memory_bandwidth", "bytes read and written per second by a large copy, measured [byte/s]"),
+    Fact("reference", "time of the reference operator in eager torch when a predictor learned the platform [s]"),
+    Fact("predictor", "digest of the shipped predictor to which the platform was added"),
     Fact("memory", "main memory [byte]"),
     Fact("virtualised", "whether the machine runs under a hypervisor"),
     Fact("load", "mean number of running processes over the last minute, when it began"),

@@ -119,7 +119,7 @@ def test_kernels_are_learned_on_a_farm(run, farm):
 @pytest.mark.slow
 def test_a_predictor_is_fitted_on_a_farm_as_it_is_here(run, farm, tmp_path):
     pytest.importorskip("onnx", reason="the package onnx is not installed")
-    words = ["learn", "graph", "--dataset", write_measured(tmp_path / "set"), "--epochs", 2, "--training", "members=2"]
+    words = ["learn", "graph", "--dataset", write_measured(tmp_path / "set"), "--training", "epochs=2,members=2"]
     run(*words, "--out", "here.safetensors")
     run(*words, "--out", "there.safetensors", "--remote", f"farm:{farm.address}")
     assert Path("there.safetensors").read_bytes() == Path("here.safetensors").read_bytes()

@@ -41,7 +41,7 @@ def fitted(run, tmp_path):
     """Fit a model of two devices."""
     _write(tmp_path / "slow.csv", 3.0)
     _write(tmp_path / "fast.csv")
-    return run("learn", "energy", "slow.csv", "quick=fast.csv", "--trees", 10)
+    return run("learn", "energy", "slow.csv", "quick=fast.csv", "--training", "trees=10")
 
 
 def test_every_device_is_scored_beside_a_constant_power(fitted, tmp_path):
@@ -57,7 +57,7 @@ def test_every_device_is_scored_beside_a_constant_power(fitted, tmp_path):
 
 def test_scores_are_rows(run, fitted):
     content = json.loads(
-        run("learn", "energy", "slow.csv", "--trees", 5, "--out", "one.json", "--format", "json").stdout
+        run("learn", "energy", "slow.csv", "--training", "trees=5", "--out", "one.json", "--format", "json").stdout
     )
     assert {row["what"] for row in content["scores"]} == {
         "time", "power", "energy, as power times time", "the same time, times a constant power",
@@ -109,7 +109,7 @@ def test_an_analysis_is_of_latency(fails, fitted, tmp_path):
         (["few.csv"], "'few.csv' has 1 operator with time and energy; 6 are needed"),
         (["slow.csv", "--out", "slow.csv", "--overwrite"], "is an input of this command, too"),
         (["mine=slow.csv", "--out", "slow.csv", "--overwrite"], "is an input of this command, too"),
-        (["slow.csv", "--folds", "1"], "1 is not in the range x>=2"),
+        (["slow.csv", "--training", "folds=1"], "The field 'folds' of --training must be a whole number >= 2. Got 1."),
     ],
 )
 def test_what_cannot_be_fitted_is_said(fails, tmp_path, words, said):
@@ -133,10 +133,12 @@ def _write_profile(path):
 
 def test_a_power_that_was_assumed_teaches_nothing_and_that_is_said(run, tmp_path):
     _write_profile(tmp_path / "profile.json")
-    shown = run("learn", "energy", "here=profile.json", "--trees", 5).stdout
+    shown = run("learn", "energy", "here=profile.json", "--training", "trees=5").stdout
     assert "here: its energy is time times a constant power of 15 W, which is an assumption." in shown
     content = json.loads(
-        run("learn", "energy", "profile.json", "--trees", 5, "--out", "again.json", "--format", "json").stdout
+        run(
+            "learn", "energy", "profile.json", "--training", "trees=5", "--out", "again.json", "--format", "json"
+        ).stdout
     )
     errors = {row["what"]: row["median"] for row in content["scores"]}
     assert errors["energy, as power times time"] == pytest.approx(errors["the same time, times a constant power"])

@@ -26,7 +26,7 @@ def net(folder):
 
 
 def test_a_predictor_is_fitted_and_predicts(run, folder, net):
-    words = ["learn", "graph", "--dataset", folder, "--epochs", 3, "--training", "members=1"]
+    words = ["learn", "graph", "--dataset", folder, "--training", "epochs=3,members=1"]
     report = json.loads(run(*words, "--format", "json").stdout)
     assert [row["networks"] for row in report["platforms"]] == [12, 12]
     assert report["families"] == ["depth1", "depth2", "depth3"]
@@ -65,7 +65,7 @@ def test_data_of_several_platforms_has_no_other_name(fails, folder, predictor):
     assert "none of them is 'mine.unknown.fp32.t1'" in fails(*words)
 
 
-@pytest.mark.parametrize("option", [("--epochs", 3), ("--seed", 1), ("--jobs", 2), ("--training", "members=2")])
+@pytest.mark.parametrize("option", [("--jobs", 2), ("--training", "members=2")])
 def test_a_platform_is_added_with_the_settings_that_a_predictor_has(fails, folder, predictor, option):
     words = ["learn", "graph", "--dataset", folder, "--from", predictor, *option]
     assert f"{option[0]} has no effect with --from" in fails(*words)
@@ -123,7 +123,9 @@ def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_pa
     (tmp_path / "gt.txt").write_text("1 onnx/a.onnx 1 fast plain device-fast\n2 onnx/b.onnx\n")
     words = ["learn", "graph", "--dataset", folder, "--training"]
     assert "The field 'members' of --training must be a whole number >= 1. Got 0." in fails(*words, "members=0")
-    assert "Unknown field of --training 'epochs'. Available: members, at_least." in fails(*words, "epochs=3")
+    assert "Unknown field of --training 'depth'. Available: epochs, members, seed, at_least." in fails(
+        *words, "depth=3"
+    )
     assert "--training at_least has no effect without --from-database. Omit it." in fails(*words, "at_least=3")
     message = fails("learn", "graph", "--dataset", tmp_path)
     assert "line 1" in message

@@ -99,10 +99,11 @@ def test_too_little_to_learn_from_is_said(run, fails, tmp_path):
     ("words", "sentence"),
     [
         (["--list", "--out", "a.bin"], "Unknown predictor with a version 'evolving'. Available: none."),
-        (["--name", "evolving:board"], "Unknown platform with kernels 'board'. Available: none."),
+        (["--platform", "board"], "Unknown platform with kernels 'board'. Available: none."),
         (["--remote", "farm:127.0.0.1:1"], "No farm answers at tcp://127.0.0.1:1: Connection refused."),
         (["--remote", "farm:127.0.0.1:1#a.b.fp32.t1"], "Give --remote farm:127.0.0.1:1 alone."),
         (["--dataset", "shipped"], "--dataset has no effect with --from-database. Omit it."),
+        (["--runtime", "torch"], "--runtime has no effect with --from-database. Omit it."),
         (["--database", "memory"], "Versions are kept in a database."),
         (["--training", "at_least=0"], "The field 'at_least' of --training must be a whole number >= 1. Got 0."),
     ],
@@ -121,7 +122,7 @@ def test_the_versions_of_all_predictors_are_listed_taken_and_saved(run, fails, t
     rows = json.loads(run(*words, "--list", "--format", "json").stdout)["versions"]
     assert [(row["name"], row["number"]) for row in rows] == [("evolving", 1), ("evolving", 2), ("evolving:board", 3)]
     assert "Version 1 answers from now on." in run(*words, "--take", 1).stdout
-    assert "Wrote version 3 to k.json" in run(*words, "--name", "evolving:board", "--list", "--out", "k.json").stdout
+    assert "Wrote version 3 to k.json" in run(*words, "--platform", "board", "--list", "--out", "k.json").stdout
     assert Path("k.json").read_bytes() == b"file of evolving:board"
     assert "'k.json' exists" in fails(*words, "--list", "--out", "k.json")
     assert "Unknown version of 'evolving' '4'. Available: 1, 2, 3." in fails(*words, "--take", 4)

@@ -41,7 +41,7 @@ _FIRST_PLACES = {words: place for place, words in reversed(_COMMANDS)}
 _MEASURING = {
     *("build-lut", "validate", "search"),
     *("measure", "query", "serve", "farm"),
-    *("dataset measure", "table rebuild", "learn device", "learn kernels"),
+    *("dataset measure", "table rebuild", "learn device", "learn graph", "learn kernels"),
 }
 
 #: Estimators that measure on demand.
@@ -148,7 +148,7 @@ def files(run, tmp_path_factory):
     _write_latencies(folder, layers)
     _write_operators(folder)
     _write_own_space(folder)
-    run("learn", "energy", f"a30={folder}/a30_operators.csv", "--trees", 5, "--out", folder / "energy.json")
+    run("learn", "energy", f"a30={folder}/a30_operators.csv", "--training", "trees=5", "--out", folder / "energy.json")
     for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
         DatabaseStore(str(folder / name)).close()
     keys = ApiKeys([])

@@ -1,0 +1,311 @@
+"""Measurement of this machine for a graph predictor: chosen networks, as many as a budget allows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
+
+import nni_latency.datasets as datasets
+import nni_latency.graphs as graphs
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.graphs import GraphPredictor, MeasuredNetwork
+from nni_latency.learning._speed import measure_reference
+from nni_latency.measurement import Progress, Protocol
+from nni_latency.measurement.runtimes import Runtime
+from nni_latency.platforms import Platform
+from nni_latency.tables import MeasuringOptions
+from nni_latency.units import format_seconds, number_of
+
+#: Default protocol: three visits per network suffice, since the predictor errs more than a visit does. Its campaigns
+#: differ from those of data sets, so that each has a budget of its own.
+MACHINE_PROTOCOL = Protocol(
+    n_warmup=1, n_run=10, max_measure_execution_time=0.05, time_budget=180.0, half_width=0.05, processes=1, timeout=60.0
+)
+
+#: Fewest networks from which a platform is learned.
+FEWEST = 5
+
+#: Smallest budget in which that many networks can be prepared, loaded and visited [s].
+_LEAST_BUDGET = 30.0
+
+#: Time per network that is assumed before the first ones are measured [s].
+_FIRST_GUESS = 1.5
+
+#: Share of the budget that remains for learning: on two cores, three minutes suffice for about 80 networks.
+LEARNING_SHARE = 0.3
+
+#: Candidates of a family, and of each kind of random blocks, which teach more.
+_CANDIDATES, _MIXED_CANDIDATES = 12, 48
+
+#: Largest latency of a candidate on the platforms that ship [s]: in the time of a larger one, several small ones are
+#: loaded and measured.
+_LARGEST = 0.1
+
+#: Networks that are chosen at most, and those that are written and measured before the next are.
+_MOST, _AT_ONCE = 256, 20
+
+#: Fewest visits of a network to learn from: the first one is cold.
+_FEWEST_VISITS = 2
+
+#: Called with what is done, and the share of the budget that is spent.
+Watch = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class MachineMeasurements:
+    """Networks measured on this machine for a predictor. Immutable.
+
+    Parameters
+    ----------
+    networks : tuple of MeasuredNetwork
+        Measured networks, by decreasing information.
+    failures : mapping of str to str
+        Networks that the runtime cannot run, and the reason.
+    spent : float
+        Time spent measuring, loading included, in earlier calls as well [s].
+    """
+
+    networks: tuple[MeasuredNetwork, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    spent: float = 0.0
+
+
+def choose_networks(predictor: GraphPredictor, count: int = _MOST) -> list[graphs.Member]:
+    """Choose members of families to measure on a new platform, the most informative first.
+
+    Candidates are the networks of the shipped data set that run in at most 0.1 s there: their graphs are at hand, so
+    none is exported to choose.
+
+    Parameters
+    ----------
+    predictor : GraphPredictor
+        Predictor that gets the platform.
+    count : int
+        Maximum number of networks.
+
+    Returns
+    -------
+    list of (Family, int)
+        Families, and the seeds of their members. The anchors of `nni_latency.datasets.measure_networks`, which are
+        measured in any case, come first.
+    """
+    candidates = _candidates()
+    order = predictor.suggest([item.graph for item in candidates], count)
+    families = _families()
+    chosen = [(families[name], 0) for name in datasets.ANCHORS]
+    chosen += [(families[candidates[number].family], int(candidates[number].seed or 0)) for number in order]
+    return list(dict.fromkeys(chosen))[:count]
+
+
+def _candidates() -> list[datasets.NetworkEntry]:
+    """Return one entry per candidate, a limited number of each family."""
+    families = _families()
+    known: dict[tuple[str, int], list[datasets.NetworkEntry]] = {}
+    for entry in datasets.load_networks():
+        if entry.batch_size == 1 and entry.seed is not None and entry.family in families:
+            known.setdefault((entry.family, entry.seed), []).append(entry)
+    found: dict[str, list[datasets.NetworkEntry]] = {}
+    for family, seed in sorted(known):
+        entries = known[family, seed]
+        most = _MIXED_CANDIDATES if family in graphs.MIXED else _CANDIDATES
+        taken = found.setdefault(family, [])
+        if len(taken) < most and statistics.median(item.latency for item in entries) <= _LARGEST:
+            taken.append(entries[0])
+    return [item for entries in found.values() for item in entries]
+
+
+def _families() -> dict[str, graphs.NetworkFamily]:
+    return {**graphs.families(), **graphs.block_families()}
+
+
+def measure_machine(
+    predictor: GraphPredictor,
+    runtime: Runtime,
+    budget: float = 180.0,
+    *,
+    device: str = "cpu",
+    facts: Callable[[], Mapping[str, float]] = dict,
+    watch: Watch = lambda _what, _share: None,
+    clock: Callable[[], float] = time.perf_counter,
+    **how: Unpack[MeasuringOptions],
+) -> MachineMeasurements:
+    """Measure as many chosen networks as a budget allows, on this machine.
+
+    Every visit is stored before the next begins: the same call resumes.
+
+    Parameters
+    ----------
+    predictor : GraphPredictor
+        Predictor that chooses the networks: the shipped one, so that a later call chooses the same.
+    runtime : Runtime
+        Runtime that executes the networks.
+    budget : float
+        Maximum time [s]; `LEARNING_SHARE` of it is left for learning. Choosing, writing and loading of networks count.
+    device : str
+        Device of the runtime, whose speed is measured by the reference operator.
+    facts : callable, optional
+        Returns further facts of the device, such as those of `nni_latency.platforms.measure_speeds`.
+    watch : callable, optional
+        Called with the current step, and the spent share of the budget.
+    clock : callable
+        Clock [s].
+    **how
+        As for `nni_latency.tables.build_table`, without ``on_progress``.
+
+    Returns
+    -------
+    MachineMeasurements
+        The platform of its networks has the facts ``predictor``, the digest of the shipped predictor, and, unless
+        earlier calls measured everything, ``reference``, the time of the reference operator [s].
+
+    Raises
+    ------
+    InvalidValueError
+        If the budget is too small for five networks.
+    MeasurementError
+        If fewer than five networks could be measured.
+    LatencyError
+        As for `nni_latency.datasets.measure_networks`.
+    """
+    if budget < _LEAST_BUDGET:
+        raise InvalidValueError(
+            f"The 'budget' must be at least {format_seconds(_LEAST_BUDGET)}, to measure {FEWEST} networks and learn "
+            f"from them. Got {format_seconds(budget)}."
+        )
+    campaign = _Campaign(runtime, budget, device, watch, clock, how)
+    campaign.choose(predictor, facts)
+    while campaign.has_time():
+        campaign.measure_more()
+    return campaign.result()
+
+
+class _Campaign:
+    """Batches of chosen networks, written and measured until the budget is spent."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        budget: float,
+        device: str,
+        watch: Watch,
+        clock: Callable[[], float],
+        how: MeasuringOptions,
+    ) -> None:
+        self._runtime, self._device, self._clock, self._watch = runtime, device, clock, watch
+        self._budget, self._whole = budget * (1 - LEARNING_SHARE), budget
+        # What is measured again is fresh in the first batch only.
+        self._how: dict[str, Any] = dict(how)
+        #: Time spent on anything but measuring, which the campaign does not count [s].
+        self._aside = 0.0
+        self._members: Iterator[graphs.Member] = iter(())
+        self._is_last = self._replays = self._has_measured = False
+        self._files: list[datasets.NetworkFile] = []
+        self._facts: Mapping[str, float] = {}
+        self._references: list[float] = []
+        self._found: datasets.PlatformLatencies | None = None
+
+    def choose(self, predictor: GraphPredictor, facts: Callable[[], Mapping[str, float]]) -> None:
+        """Choose the networks, and measure the speed of the device."""
+        self._tell("choosing networks")
+        begin = self._clock()
+        self._members = iter(choose_networks(predictor))
+        self._facts = facts()
+        self._references.append(measure_reference(self._device, self._runtime.platform.threads))
+        self._aside += self._clock() - begin
+
+    @property
+    def _spent(self) -> float:
+        return self._found.duration if self._found is not None else 0.0
+
+    @property
+    def _left(self) -> float:
+        return self._budget - self._aside - self._spent
+
+    def has_time(self) -> bool:
+        """Whether another batch can be measured, or was measured by an earlier call."""
+        return not self._is_last and (self._replays or (self._left > 0 and self._next_count() >= 1))
+
+    def _next_count(self) -> int:
+        """Return the number of networks for which the rest of the budget suffices, by those so far."""
+        if self._replays:
+            return _AT_ONCE
+        if not self._files:
+            return max(FEWEST, min(_AT_ONCE, math.floor(self._left / _FIRST_GUESS)))
+        taken = (self._aside + self._spent) / len(self._files)
+        return min(_AT_ONCE, math.floor(self._left / taken))
+
+    def measure_more(self) -> None:
+        """Write and measure the next batch."""
+        begin = self._clock()
+        members = [member for _, member in zip(range(self._next_count()), self._members, strict=False)]
+        self._is_last = not members
+        if self._is_last:
+            return
+        new = []
+        for file in datasets.family_files(members):
+            new.append(file)
+            self._files.append(file)
+            self._tell(f"preparing {number_of(len(self._files), 'network')}", self._clock() - begin)
+        self._aside += self._clock() - begin
+        threads = self._runtime.platform.threads
+        # Another version of the shipped predictor chooses other networks: its campaign begins anew.
+        seed = int(graphs.shipped_digest()[:6], 16)
+        left = max(1.0, self._budget - self._aside)
+        protocol = replace(MACHINE_PROTOCOL, threads=threads, time_budget=left, seed=seed)
+        what = f"measuring {number_of(len(self._files), 'network')}"
+        has_measured = False
+
+        def report(state: Progress) -> None:
+            nonlocal has_measured
+            has_measured = True
+            self._tell(what, state.spent - self._spent)
+
+        how = {**self._how, "on_progress": report}
+        found = datasets.measure_networks(self._files, self._runtime, protocol=protocol, facts=self._facts, **how)
+        self._found, self._how["fresh"] = found, False
+        # An earlier call may have measured the next batches, too.
+        self._has_measured = self._has_measured or has_measured
+        self._replays = not has_measured and all(item.key in (*found.latencies, *found.failures) for item in new)
+        begin = self._clock()
+        self._references.append(measure_reference(self._device, threads))
+        self._aside += self._clock() - begin
+
+    def _tell(self, what: str, since: float = 0.0) -> None:
+        self._watch(what, min(1 - LEARNING_SHARE, (self._aside + self._spent + since) / self._whole))
+
+    def result(self) -> MachineMeasurements:
+        """Return the measured networks as training data."""
+        found = self._found
+        if found is None:
+            raise MeasurementError("The budget was spent before the first network was measured. Give a larger one.")
+        facts = {**found.platform.facts, "predictor": graphs.shipped_digest()}
+        if self._has_measured:
+            facts["reference"] = float(f"{statistics.median(self._references):.4g}")
+        platform = replace(found.platform, facts=facts)
+        networks = tuple(
+            measured_network(item, found, platform)
+            for item in self._files
+            if item.key in found.latencies and found.latencies[item.key].n_visits >= _FEWEST_VISITS
+        )
+        failures = {item.name: found.failures[item.key] for item in self._files if item.key in found.failures}
+        if len(networks) < FEWEST:
+            reason = next((f" {name} failed: {reason.rstrip('.')}." for name, reason in failures.items()), "")
+            raise MeasurementError(
+                f"{number_of(len(networks), 'network')} could be measured within the budget, and a platform is learned "
+                f"from {FEWEST} or more.{reason} What was measured is kept: run the same command with a larger budget."
+            )
+        return MachineMeasurements(networks, failures, found.duration)
+
+
+def measured_network(
+    network: datasets.NetworkFile, found: datasets.PlatformLatencies, platform: Platform
+) -> MeasuredNetwork:
+    """Return a measured network as training data, with the times of its kernels where the runtime reports them."""
+    divide = datasets.kernels_of_nodes if found.sees_nodes else datasets.kernels_of_calls
+    parts = divide(network.graph, found.parts.get(network.key, ()))
+    name = f"{network.name}-b{network.batch_size}"
+    return MeasuredNetwork(name, network.graph, found.latencies[network.key].value, platform, network.family, parts)
