@@ -125,7 +125,9 @@ def _measure_and_learn(
             lambda done, total: bar.update(task, completed=measuring + learn.LEARNING_SHARE * done / total),
         )
     finally:
-        bar.stop()
+        # A bar that was never shown would print an empty line.
+        if bar.live.is_started:
+            bar.stop()
     return measured, learned
 
 
