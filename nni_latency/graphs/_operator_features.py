@@ -25,7 +25,19 @@ KINDS = (
     *("softmax", "log_softmax", "batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm", "normalize"),
     *("local_response_norm", "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
     *("lp_pool1d", "lp_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
-    *("adaptive_max_pool1d", "adaptive_max_pool2d", "copy", "cat", "repeat", "pad", "flip", "index", "gather"),
+    *(
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "copy",
+        "cat",
+        "repeat",
+        "pad",
+        "pad reflect",
+        "pad edge",
+        "flip",
+        "index",
+        "gather",
+    ),
     *("scatter", "one_hot", "tril", "triu", "pixel_shuffle", "pixel_unshuffle", "interpolate nearest"),
     *("interpolate bilinear", "interpolate bicubic", "grid_sample", "fold"),
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul"),
@@ -94,6 +106,8 @@ def _name(op: OpSpec) -> str:
     if op.kind == "interpolate":
         mode = str(op.get("mode", "nearest"))
         return f"interpolate {mode if f'interpolate {mode}' in _CODES else 'bilinear'}"
+    if op.kind == "pad":
+        return f"pad {op.get('mode')}" if f"pad {op.get('mode')}" in _CODES else "pad"
     return op.kind
 
 

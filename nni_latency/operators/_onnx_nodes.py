@@ -84,7 +84,7 @@ def _out(node: Node, data: Sequence[Shape]) -> dict[str, Any]:
 
 
 def _dimensions(node: Node) -> dict[str, Any]:
-    """Return the dimensions along which a node works, as torch names them, and the exponent of a power."""
+    """Return the dimensions along which a node works, as torch names them, or what else determines its code."""
     rank = len(_needed(node, 0).shape)
     if node.kind in _AXIS and rank:
         return {"dim": int(node.attributes.get("axis", _AXIS[node.kind])) % rank}
@@ -93,6 +93,8 @@ def _dimensions(node: Node) -> dict[str, Any]:
         return {"dims": perm}
     if node.kind == "CumSum" and rank and (axis := _number(node, 1)) is not None:
         return {"dim": int(axis) % rank}
+    if node.kind == "Pad":
+        return {"mode": _mode(node, "constant")}
     if node.kind == "Pow" and (exponent := _number(node, 1)) is not None:
         return {"exponent": exponent}
     if node.kind.startswith("Reduce") and rank:

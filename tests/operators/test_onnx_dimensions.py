@@ -52,6 +52,9 @@ def test_inputs(tmp_path: Path) -> None:
     assert op.get("dim") == (2, 3)
     assert _read(tmp_path, "ReduceSum", (1, 1, 1, 1)).get("dim") == (0, 1, 2, 3)
     assert _read(tmp_path, "ReduceMax", (2, 1, 4, 8), opset=13, axes=[1]).get("dim") == (1,)
+    pads = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    assert _read(tmp_path, "Pad", (2, 6, 6, 10), pads, mode="reflect").get("mode") == "reflect"
+    assert _read(tmp_path, "Pad", (2, 6, 6, 10), pads).get("mode") == "constant"
     assert _read(tmp_path, "CumSum", SHAPE, np.array(-1)).get("dim") == 3
     assert _read(tmp_path, "Pow", SHAPE, np.array(2, np.float32)).get("exponent") == 2.0
     assert _read(tmp_path, "Pow", SHAPE, np.ones(8, np.float32)).get("exponent") is None
