@@ -4,6 +4,7 @@ A predictor of whole networks is tested in three ways, from the easiest to the o
 
 families held out           Networks of a family that was not learned from, written by the same generator and exporter
                             as all others. A predictor keeps these errors in its file.
+random blocks held out      Networks of random blocks of every kind of operator, each by itself.
 generated sources held out  Networks of a generator that nothing was learned from, such as another search space
                             (--sources).
 real files                  Networks that others designed, trained and exported, with other tools, for other tasks.
@@ -92,9 +93,10 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
 ORIGINS = {"light_": "onnx", "ch_": "rapidocr", "silero_": "silero-vad", "magika": "magika", "": "other files"}
 
 #: The kinds of test, beside networks that were learned from.
-KNOWN, FAMILIES, SOURCES, REAL = (
+KNOWN, FAMILIES, BLOCKS, SOURCES, REAL = (
     "calibration networks (learned from)",
     "families held out",
+    "random blocks held out",
     "generated sources held out",
     "real files",
 )
@@ -341,18 +343,20 @@ class Test:
     def run(self, real: NetworkSet, sources: Mapping[str, NetworkSet]) -> Tested:
         """Predict real networks and those of sources, beside families held out."""
         speed, known, unknown = self._predicted(real)
-        rows = [Row.of(KNOWN, known, None), self._families(), *self._sources(sources)]
+        rows = [Row.of(KNOWN, known, None), *self._held_out(), *self._sources(sources)]
         rows.append(Row.of(REAL, unknown, speed))
         failures = real.failures.get(self._platform.id, {})
         return Tested(self._platform, self._answering, speed or 1.0, unknown, known, rows, failures)
 
-    def _families(self) -> Row:
-        """Return the errors that the predictor keeps; its intervals were made to hold nine in ten of them."""
+    def _held_out(self) -> Iterator[Row]:
+        """Yield the errors that the predictor keeps; its intervals were made to hold nine in ten of them."""
         place = self._learned.platforms_.index(self._answering)
-        logarithms = self._learned.held_out_[:, place]
-        logarithms = logarithms[~np.isnan(logarithms)]
-        inside = np.abs(logarithms) <= self._learned.spreads_[place]
-        return Row.of_errors(FAMILIES, np.expm1(logarithms), inside, len(logarithms))
+        errors, widths = (item[:, place] for item in (self._learned.held_out_, self._learned.widths_))
+        is_block = np.array([name in graphs.MIXED for name in self._learned.held_out_families_], dtype=bool)
+        for name, chosen in ((FAMILIES, ~is_block), (BLOCKS, is_block)):
+            known = chosen & ~np.isnan(errors)
+            inside = np.abs(errors[known]) <= widths[known]
+            yield Row.of_errors(name, np.expm1(errors[known]), inside, int(known.sum()))
 
     def _sources(self, sources: Mapping[str, NetworkSet]) -> Iterator[Row]:
         if not sources:

@@ -44,7 +44,7 @@ class LearnedGraphs:
     Parameters
     ----------
     platforms, members, trees, epochs, spreads, doubt_weights, ranges, held_out, latencies, widths, unmeasured_spread,
-    counts, families, kinds
+    counts, families, kinds, held_out_families
         See `GraphPredictor`.
     """
 
@@ -62,6 +62,7 @@ class LearnedGraphs:
     counts: NDArray[np.int64]
     families: tuple[str, ...]
     kinds: tuple[str, ...]
+    held_out_families: tuple[str, ...]
 
 
 class SettingsDocument(StrictDocument):
@@ -97,6 +98,7 @@ class GraphPredictorDocument(StrictDocument):
     counts: list[int]
     families: list[str]
     kinds: list[str]
+    held_out_families: list[str]
 
 
 FORMAT = DocumentFormat(
@@ -127,6 +129,7 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
         "counts": [int(value) for value in learned.counts],
         "families": list(learned.families),
         "kinds": list(learned.kinds),
+        "held_out_families": list(learned.held_out_families),
     }
     with FORMAT.writable(str(path)):
         FORMAT.check_content(content)
@@ -176,6 +179,8 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
     held_out, latencies, widths = _held_out(tensors, count)
     if {len(document.spreads), len(document.counts)} != {count}:
         raise ValueError("there must be a spread and a count for every platform")
+    if len(document.held_out_families) != len(held_out):
+        raise ValueError("there must be a family for every network that was held out")
     return LearnedGraphs(
         platforms=tuple(item.to_platform() for item in document.platforms),
         trees=tuple(_trees(tensors, number) for number in range(count)),
@@ -191,6 +196,7 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
         counts=np.array(document.counts),
         families=tuple(document.families),
         kinds=tuple(document.kinds),
+        held_out_families=tuple(document.held_out_families),
     )
 
 

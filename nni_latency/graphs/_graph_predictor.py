@@ -166,6 +166,8 @@ class GraphPredictor(Parametrized):
         platforms.
     counts_ : ndarray of shape (n_platforms,)
         Number of measured networks, by platform.
+    held_out_families_ : tuple of str
+        Families of the held-out networks; those in `nni_latency.graphs.MIXED` are of random blocks.
     families_, kinds_ : tuple of str
         Families and operator kinds of the training data.
 
@@ -255,6 +257,7 @@ class GraphPredictor(Parametrized):
         self.members_ = [item.network for item in learned]
         self.trees_ = fitting.trees(data.examples)
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
+        self.held_out_families_ = data.family_of
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
         self.ranges_ = Ranges.of(data.examples.graphs, data.examples.latencies)
         self._calibrate(data, held_out)

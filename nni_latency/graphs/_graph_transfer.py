@@ -91,6 +91,7 @@ def add_platform(
         counts=np.array(_put(tuple(known.counts), place, len(latencies))),
         families=tuple(sorted({*known.families, *data.families})),
         kinds=tuple(sorted({*known.kinds, *data.kinds})),
+        held_out_families=(*known.held_out_families, *data.family_of),
     )
 
 

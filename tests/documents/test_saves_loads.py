@@ -360,6 +360,7 @@ def _graph_predictors(draw):
         families_=draw(_tuples(texts)),
         kinds_=draw(_tuples(texts)),
         unmeasured_spread_=draw(st.floats(0, 100) | st.just(np.inf)),
+        held_out_families_=tuple(draw(st.lists(texts, min_size=1, max_size=1)) * len(known.held_out_)),
         doubt_weights_=np.array(draw(st.lists(st.floats(0, 100), min_size=3, max_size=3))),
         confidence=draw(shares),
         random_state=draw(counts),
@@ -519,7 +520,7 @@ _KINDS = {
     ),
     "nni_latency.graph_predictor": (
         _graph_predictors(), _save, GraphPredictor.load,
-        _model("platforms_", "families_", "kinds_", "unmeasured_spread_"),
+        _model("platforms_", "families_", "kinds_", "held_out_families_", "unmeasured_spread_"),
     ),
     "nni_latency.networks": (_data_sets(), _save_set, load_networks, _set_state),
     "nni_latency.benchmark_points": (points, _save, BenchmarkPoints.load, _facts),
