@@ -1,6 +1,6 @@
-"""Measure networks that others made and deploy, predict them, and put the errors beside those of two other tests.
+"""Measure networks that others made and deploy, predict them, and put the errors beside those of other tests.
 
-A predictor of whole networks is tested in three ways, from the easiest to the one that counts:
+A predictor of whole networks is tested in four ways, from the easiest to the one that counts:
 
 families held out           Networks of a family that was not learned from, written by the same generator and exporter
                             as all others. A predictor keeps these errors in its file.

@@ -144,7 +144,7 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
         if trees is not None
         for name, values in trees.tensors().items()
     }
-    arrays = {name: getattr(learned, name) for name in _BY_NETWORK}
+    arrays = {name: getattr(learned, name).astype(np.float32) for name in _BY_NETWORK}
     arrays |= {f"ranges/{name}": getattr(learned.ranges, name) for name in _RANGES}
     tensors |= {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
     with replacing(path) as temporary:
@@ -202,7 +202,7 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
 
 def _held_out(tensors: dict[str, torch.Tensor], n_platforms: int) -> list[Array]:
     """Return the errors, latencies and widths of intervals of held-out networks."""
-    found = [tensors.pop(name).numpy() for name in _BY_NETWORK]
+    found = [tensors.pop(name).numpy().astype(np.float64) for name in _BY_NETWORK]
     if any(item.shape != found[0].shape or item.shape[1:] != (n_platforms,) for item in found):
         raise ValueError("there must be an error, a latency and a width for every network and platform.")
     return found

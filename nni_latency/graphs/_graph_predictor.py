@@ -193,7 +193,7 @@ class GraphPredictor(Parametrized):
         n_layers: int = 2,
         dropout: float = 0.1,
         restraint: float = 0.01,
-        epochs: int = 24,
+        epochs: int = 40,
         batch_size: int = 16,
         learning_rate: float = 2e-3,
         weight_decay: float = 1e-2,

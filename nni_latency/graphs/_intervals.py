@@ -23,6 +23,7 @@ import scipy
 from numpy.typing import NDArray
 
 from nni_latency.graphs._encoding import EncodedGraph
+from nni_latency.graphs._mixed_networks import MIXED
 from nni_latency.graphs._operator_features import KINDS
 from nni_latency.operators import OpSpec
 from nni_latency.regression import weighted_quantile
@@ -186,13 +187,18 @@ def conformal_spread(scores: Array, importance: Array, confidence: float) -> flo
 
 
 def importance_of(errors: Array, families: Sequence[str]) -> Array:
-    """Return a weight for each error, (n_networks, n_platforms): families count alike on each platform."""
+    """Return a weight for each error, (n_networks, n_platforms).
+
+    On each platform, published families count alike, and together as much as all networks of random blocks.
+    """
     found = np.zeros(errors.shape)
-    names = np.array(families)
-    for name in sorted(set(families)):
+    names, known = np.array(families), ~np.isnan(errors)
+    is_block = np.isin(names, sorted(MIXED))
+    for name in sorted({*families} - MIXED):
         rows = names == name
-        known = ~np.isnan(errors[rows])
-        found[rows] = known / np.maximum(1, known.sum(0))
+        found[rows] = known[rows] / np.maximum(1, known[rows].sum(0))
+    found[~is_block] /= np.maximum(1, found[~is_block].sum(0))
+    found[is_block] = known[is_block] / np.maximum(1, known[is_block].sum(0))
     return found
 
 

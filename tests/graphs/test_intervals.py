@@ -67,7 +67,12 @@ def test_nine_in_ten_further_networks_are_inside(seed: int, spread: float, weigh
 def test_families_count_alike() -> None:
     errors = np.array([[0.1], [0.1], [0.1], [0.5], [np.nan]])
     found = importance_of(errors, ["a", "a", "a", "b", "b"])
-    np.testing.assert_allclose(found.ravel(), [1 / 3, 1 / 3, 1 / 3, 1, 0])
+    np.testing.assert_allclose(found.ravel(), [1 / 6, 1 / 6, 1 / 6, 1 / 2, 0])
+
+
+def test_random_blocks_count_as_much_as_all_families() -> None:
+    found = importance_of(np.full((5, 1), 0.1), ["a", "a", "b", "mixed", "blocks-token"])
+    np.testing.assert_allclose(found.ravel(), [1 / 4, 1 / 4, 1 / 2, 1 / 2, 1 / 2])
 
 
 def test_what_is_unknown_counts_for_more_than_it_is_predicted_to_take() -> None:
