@@ -484,7 +484,8 @@ def draw_platform(axes: Axes, tested: Tested) -> None:
     answered = [item for item in tested.real if item.estimate is not None]
     known = [(item.measured, item.estimate.value) for item in tested.known if item.estimate is not None]
     values = [*known, *((item.measured, end) for item in answered for end in (item.estimate.low, item.estimate.high))]
-    ends = np.array([np.min(values) / 1.3, np.max(values) * 1.3]) * 1e3
+    # With room for names below the lowest points and above the highest ones.
+    ends = np.array([np.min(values) / 5, np.max(values) * 2]) * 1e3
     axes.fill_between(ends, 0.8 * ends, 1.2 * ends, color="grey", alpha=0.2, linewidth=0, label="within 20 %")
     axes.plot(ends, ends, color="black", linewidth=0.8)
     axes.plot(*(1e3 * np.array(known).reshape(-1, 2).T), ".", color="grey", markersize=4, label="calibration networks")
@@ -572,7 +573,7 @@ class Names:
             name = Box(left, right, middle - 0.02, middle + 0.02)
             line = Box(x - 0.002, x + 0.002, *((high + 0.02, middle) if is_high else (middle, low - 0.02)))
             crosses = name.bottom < right + 0.03 if is_high else name.top > left - 0.03
-            is_free = not any(box.meets(name) for box in (*self._taken, *self._lines))
+            is_free = 0.01 < name.bottom and name.top < 0.99 and not any(box.meets(name) for box in (*self._taken, *self._lines))
             if is_free and not crosses and not any(box.meets(line) for box in self._taken):
                 break
         else:
