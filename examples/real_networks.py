@@ -573,7 +573,11 @@ class Names:
             name = Box(left, right, middle - 0.02, middle + 0.02)
             line = Box(x - 0.002, x + 0.002, *((high + 0.02, middle) if is_high else (middle, low - 0.02)))
             crosses = name.bottom < right + 0.03 if is_high else name.top > left - 0.03
-            is_free = 0.01 < name.bottom and name.top < 0.99 and not any(box.meets(name) for box in (*self._taken, *self._lines))
+            is_free = (
+                name.bottom > 0.01
+                and name.top < 0.99
+                and not any(box.meets(name) for box in (*self._taken, *self._lines))
+            )
             if is_free and not crosses and not any(box.meets(line) for box in self._taken):
                 break
         else:
