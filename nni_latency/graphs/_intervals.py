@@ -27,7 +27,6 @@ from nni_latency.graphs._mixed_networks import MIXED
 from nni_latency.graphs._operator_features import KINDS
 from nni_latency.operators import OpSpec
 from nni_latency.regression import weighted_quantile
-from nni_latency.units import format_percent
 
 Array = NDArray[np.float64]
 
@@ -51,9 +50,6 @@ _MOST = np.array([1.0, FARTHEST, 4.0])
 
 #: Smallest typical error, as a logarithm.
 _LEAST = 1e-3
-
-#: Smallest share of the time that is printed as a number.
-_LEAST_SHARE = 0.001
 
 #: Share of the time from which operators outside of the known sizes are named, and their distance.
 _NAMED_SHARE, _NAMED_DISTANCE = 0.05, 0.5
@@ -246,7 +242,5 @@ def unfamiliar(ops: Sequence[OpSpec], distances: Array, shares: Array) -> tuple[
         named = {kind: share for kind, share in by_kind.items() if share >= least}
         if named:
             kinds = ", ".join(sorted(named, key=lambda kind: -named[kind]))
-            share = sum(named.values())
-            part = format_percent(share) if share >= _LEAST_SHARE else f"less than {format_percent(_LEAST_SHARE)}"
-            found.append(f"{what}: {kinds} ({part} of the predicted time)")
+            found.append(f"{what}: {kinds}")
     return tuple(found)

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from nni_latency.graphs import families
+from nni_latency.graphs import block_families, families
 from nni_latency.operators import graph_key, read_onnx, trace
 
 
 def test_families_are_listed(run):
     found = json.loads(run("dataset", "families", "--format", "json").stdout)["families"]
-    assert [row["family"] for row in found] == list(families())
+    assert [row["family"] for row in found] == [*families(), *block_families()]
     assert "MobileNetV2 (arXiv:1801.04381)" in run("dataset", "families").stdout
 
 

@@ -92,8 +92,7 @@ def test_operators_never_seen_are_named_and_widen_the_interval(predictor: GraphP
     known = predictor.estimate_platforms(network([16, 16]))[FAST.id]
     strange = predictor.estimate_platforms(network([16, 16], activation="strange"))[FAST.id]
     assert known.missing == ()
-    assert len(strange.missing) == 1
-    assert strange.missing[0].startswith("operators never learned from: strange (")
+    assert strange.missing == ("operators never learned from: strange",)
     assert strange.high / strange.value > known.high / known.value
     assert known.low < known.value < known.high
 
@@ -192,7 +191,7 @@ def test_it_is_the_same_from_its_file(predictor: GraphPredictor, tmp_path: Path)
     assert again.platforms_ == predictor.platforms_
     assert again.estimate_platforms(graphs[0]) == predictor.estimate_platforms(graphs[0])
     np.testing.assert_array_equal(again.predict(graphs, SLOW), predictor.predict(graphs, SLOW))
-    np.testing.assert_array_equal(again.latencies_, predictor.latencies_)
+    np.testing.assert_allclose(again.latencies_, predictor.latencies_, rtol=1e-6)
     assert np.nanmin(again.latencies_) == pytest.approx(min(item.latency for item in measured()))
 
 
