@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -147,7 +147,7 @@ def _predict_platforms(
         with limited(item, network):
             graph = make(item, network).graph()
             found.append((item, graph, _rows(known, here, graph, wanted, new)))
-    doubts = dict.fromkeys(name for _, _, rows in found for row in rows for name in row["missing"])
+    doubts = _doubts([row for _, _, rows in found for row in rows])
     if len(found) == 1:
         ((item, graph, rows),) = found
         print_report(_platforms_report(known, item, graph, rows, answer.top))
@@ -156,7 +156,8 @@ def _predict_platforms(
         ids = [*wanted, *([new.id] if new is not None else [])]
         print_report(comparison_report(named, costs, ids, "latency"))
     assumed = dict.fromkeys(remark for _, graph, _ in found for remark in graph.remarks)
-    lines = [*assumed, *(f"{name}; the interval is wider" for name in doubts)]
+    remarked = [remark for remark in assumed if remark not in doubts]
+    lines = [*remarked, *(f"{name}; the interval is wider" for name in doubts)]
     print_lines(remarks(), (f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines))
     print_lines(remarks(), here.remarks(speeds))
 
@@ -205,6 +206,19 @@ def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], devi
             )
         found |= dict.fromkeys(fitting)
     return list(found)
+
+
+def _doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe what widens the intervals; what is unfamiliar on some platforms only is named once for them together."""
+    found = dict.fromkeys(name for row in rows for name in row["missing"])
+    lines = []
+    for phrase in graphs.UNFAMILIAR:
+        named = [name for name in found if name.startswith(f"{phrase}: ")]
+        kinds = sorted({kind for name in named for kind in name.removeprefix(f"{phrase}: ").split(", ")})
+        everywhere = len(named) == 1 and all(named[0] in row["missing"] for row in rows)
+        if named:
+            lines.append(f"{phrase}{'' if everywhere else ', for some of the answers'}: {', '.join(kinds)}")
+    return [*lines, *(name for name in found if not name.startswith(tuple(f"{item}: " for item in graphs.UNFAMILIAR)))]
 
 
 def _rows(

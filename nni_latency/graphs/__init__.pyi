@@ -15,6 +15,7 @@ from ._family import (
 )
 from ._graph_network import OperatorCost
 from ._graph_predictor import GraphNetworkEstimator, GraphPredictor
+from ._intervals import UNFAMILIAR
 from ._measured_network import MeasuredNetwork, read_measured
 from ._mixed_networks import MIXED
 from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, latency_conflicts, read_nnlqp, write_nnlqp
@@ -33,6 +34,7 @@ __all__ = [
     "MIXED",
     "NNLQP",
     "PRETRAINED",
+    "UNFAMILIAR",
     "BlockFamily",
     "Family",
     "GraphNetworkEstimator",

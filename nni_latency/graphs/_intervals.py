@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 #: Doubts about a network.
 DOUBTS = ("models disagree", "sizes outside of those learned", "short")
 
+#: Phrases that name what is unfamiliar in a network: kinds of operators, and sizes of known kinds.
+UNFAMILIAR = ("operators never learned from", "sizes outside of those learned from")
+
 #: Features that are compared with the ranges: work, inputs, outputs, parameters; the first of all features.
 _N_COMPARED = 4
 
@@ -231,16 +234,12 @@ def unfamiliar(ops: Sequence[OpSpec], distances: Array, shares: Array) -> tuple[
     is_new = distances >= FARTHEST
     is_outside = (distances >= _NAMED_DISTANCE) & ~is_new
     found = []
-    for what, chosen, least in (
-        ("operators never learned from", is_new, 0.0),
-        ("sizes outside of those learned from", is_outside, _NAMED_SHARE),
-    ):
+    for what, chosen, least in zip(UNFAMILIAR, (is_new, is_outside), (0.0, _NAMED_SHARE), strict=True):
         by_kind: dict[str, float] = {}
         for op, is_chosen, share in zip(ops, chosen, shares, strict=True):
             if is_chosen:
                 by_kind[op.kind] = by_kind.get(op.kind, 0.0) + float(share)
-        named = {kind: share for kind, share in by_kind.items() if share >= least}
+        named = [kind for kind, share in by_kind.items() if share >= least]
         if named:
-            kinds = ", ".join(sorted(named, key=lambda kind: -named[kind]))
-            found.append(f"{what}: {kinds}")
+            found.append(f"{what}: {', '.join(sorted(named))}")
     return tuple(found)
