@@ -1,10 +1,10 @@
-"""Networks as people export them, drawn up without a look at what a predictor learns from, to judge predictors on.
+"""Export networks that no predictor learns from, to judge predictors on.
 
     python examples/unseen_sources.py --out sources      # a file for each, some minutes; those there already are kept
     python examples/unseen_sources.py --out sources --only yolov8 --only t5_encoder
 
-Published architectures of many fields, from memory: their form, in the sizes in which they run on devices. Weights are
-random. Files differ in their opset, 13 to 17, as those that are met do.
+Published architectures of many fields, in sizes that run on devices, written without looking at the generators of
+`nni_latency.graphs`. Weights are random. The files have operator sets 13 to 17.
 """
 
 from __future__ import annotations
@@ -1197,7 +1197,10 @@ def export(name: str, path: Path) -> None:
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of the files.")
-@click.option("--only", multiple=True, help="A network that is exported; repeat for several.  [default: all]")
+@click.option(
+    "--only", multiple=True, metavar="NAME", type=click.Choice(list(architectures())),
+    help="A network that is exported; repeat for several.  [default: all]",
+)  # fmt: skip
 def main(out: Path, only: tuple[str, ...]) -> None:
     """Export networks as ONNX files; those that are there are kept."""
     out.mkdir(parents=True, exist_ok=True)
