@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -74,7 +74,7 @@ class MachineMeasurements:
     spent: float = 0.0
 
 
-def choose_networks(predictor: GraphPredictor, count: int = _MOST) -> list[graphs.Member]:
+def choose_networks(predictor: GraphPredictor, count: int = _MOST, *, takes_onnx: bool = True) -> list[graphs.Member]:
     """Choose members of families to measure on a new platform, the most informative first.
 
     Candidates are the networks of the shipped data set that run in at most 0.1 s there: their graphs are at hand, so
@@ -86,24 +86,27 @@ def choose_networks(predictor: GraphPredictor, count: int = _MOST) -> list[graph
         Predictor that gets the platform.
     count : int
         Maximum number of networks.
+    takes_onnx : bool, default=True
+        Whether the runtime takes ONNX files; if not, only families of modules are chosen.
 
     Returns
     -------
-    list of (Family, int)
+    list of (NetworkFamily, int)
         Families, and the seeds of their members. The anchors of `nni_latency.datasets.measure_networks`, which are
         measured in any case, come first.
     """
-    candidates = _candidates()
+    families: dict[str, graphs.NetworkFamily] = {**graphs.families()}
+    if takes_onnx:
+        families |= graphs.block_families()
+    candidates = _candidates(families)
     order = predictor.suggest([item.graph for item in candidates], count)
-    families = _families()
     chosen = [(families[name], 0) for name in datasets.ANCHORS]
     chosen += [(families[candidates[number].family], int(candidates[number].seed or 0)) for number in order]
     return list(dict.fromkeys(chosen))[:count]
 
 
-def _candidates() -> list[datasets.NetworkEntry]:
+def _candidates(families: Container[str]) -> list[datasets.NetworkEntry]:
     """Return one entry per candidate, a limited number of each family."""
-    families = _families()
     known: dict[tuple[str, int], list[datasets.NetworkEntry]] = {}
     for entry in datasets.load_networks():
         if entry.batch_size == 1 and entry.seed is not None and entry.family in families:
@@ -116,10 +119,6 @@ def _candidates() -> list[datasets.NetworkEntry]:
         if len(taken) < most and statistics.median(item.latency for item in entries) <= _LARGEST:
             taken.append(entries[0])
     return [item for entries in found.values() for item in entries]
-
-
-def _families() -> dict[str, graphs.NetworkFamily]:
-    return {**graphs.families(), **graphs.block_families()}
 
 
 def measure_machine(
@@ -212,7 +211,7 @@ class _Campaign:
         """Choose the networks, and measure the speed of the device."""
         self._tell("choosing networks")
         begin = self._clock()
-        self._members = iter(choose_networks(predictor))
+        self._members = iter(choose_networks(predictor, takes_onnx=self._runtime.takes_onnx))
         self._facts = facts()
         self._references.append(measure_reference(self._device, self._runtime.platform.threads))
         self._aside += self._clock() - begin

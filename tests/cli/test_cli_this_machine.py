@@ -203,13 +203,11 @@ def test_two_commands_do_not_learn_at_once(fails):
 
 
 @pytest.mark.slow
-def test_the_real_command_measures_and_learns(run, net, monkeypatch):
-    """Within a small budget, in ONNX Runtime; an interrupted run would be resumed as the second one is."""
-    pytest.importorskip("nni_latency_onnxruntime", reason="the plugin of ONNX Runtime is not installed")
-    monkeypatch.setenv("NNI_LATENCY_PLUGINS", "farm,service,onnxruntime")
-    words = ["learn", "graph", "--runtime", "onnxruntime", "--budget", "45s", "--format", "json"]
+def test_the_real_command_measures_and_learns(run, net):
+    """Within a small budget, in torch; an interrupted run would be resumed as the second one is."""
+    words = ["learn", "graph", "--runtime", "torch", "--budget", "45s", "--format", "json"]
     found = json.loads(run(*words).stdout)
-    assert found["networks"] >= 8
+    assert (found["networks"] >= 8, found["failed"]) == (True, 0)
     assert found["held_out"] == found["networks"] // 5
     assert found["mape"] < 0.5
     again = json.loads(run(*words).stdout)

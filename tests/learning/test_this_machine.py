@@ -38,6 +38,12 @@ def test_the_first_choices_do_not_depend_on_how_many_there_are(predictor, chosen
     assert learning.choose_networks(predictor, 20) == chosen[:20]
 
 
+def test_a_runtime_of_modules_gets_no_networks_that_are_written_in_onnx(predictor, chosen):
+    assert {family.name for family, _ in chosen} & set(graphs.block_families())
+    modules = learning.choose_networks(predictor, 60, takes_onnx=False)
+    assert {family.name for family, _ in modules} <= set(graphs.families())
+
+
 def _here(count=6):
     return [replace(item, platform=HERE, latency=2 * item.latency) for item in measured(count, [(FAST, 1.0)])]
 
@@ -121,7 +127,7 @@ class _Machine:
 def machine(monkeypatch):
     found = _Machine()
     members = [(family, seed) for seed in range(20) for family in graphs.families().values()]
-    monkeypatch.setattr(this_machine, "choose_networks", lambda _predictor: members)
+    monkeypatch.setattr(this_machine, "choose_networks", lambda _predictor, **_how: members)
     monkeypatch.setattr(this_machine, "measure_reference", lambda _device, _threads: 0.002)
     monkeypatch.setattr(datasets, "family_files", found.files)
     monkeypatch.setattr(datasets, "measure_networks", found.measure)
