@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import nni_latency.graphs._staged_blocks as staged
 from nni_latency.graphs._block_writer import MOST_ELEMENTS, Block, BlockWriter
 from nni_latency.graphs._picture_blocks import PICTURE_BLOCKS, convolve
 from nni_latency.graphs._rare_blocks import RARE_BLOCKS
@@ -121,6 +122,52 @@ def rare_blocks(seed: int, batch_size: int) -> Any:
         outputs = write.width(math.prod(net.shape(data)[2:]), net.shape(data)[1], 9, most=64)
         data = convolve(write, data, outputs, write.choose((1, 1), (3, 3)))
     return _saved(write, data)
+
+
+def staged_blocks(seed: int, batch_size: int) -> Any:
+    """Write networks in stages of falling resolution, each of one repeated block, with a head for a task."""
+    write = staged.StyledWriter(seed, "blocks-staged")
+    net, (height, width) = write.net, write.choose(*_PICTURES)
+    data = net.input(batch_size, write.choose(3, 3, 3, 1), height, width)
+    multiple, first = write.choose(4, 8, 8, 16), write.choose(8, 12, 16, 16, 24, 32, 32, 48, 64)
+    if height * width > 50_000:
+        first = max(multiple, min(first, 32))
+    data = _stem(write, data, max(multiple, first // multiple * multiple))
+    block = staged.STAGED_BLOCKS[seed % len(staged.STAGED_BLOCKS)]
+    growth, maps = write.choose(1.5, 2.0, 2.0), []
+    for _ in range(write.choose(2, 3, 4, 4, 5)):
+        choices = int(write.random.integers(2**31))
+        for _ in range(write.choose(1, 1, 2, 2, 3, 4)):
+            data = write.repeat(block, data, choices)
+        maps.append(data)
+        shape = net.shape(data)
+        if min(shape[2:]) < 4:
+            break
+        outputs = max(multiple, round(shape[1] * growth / multiple) * multiple)
+        data = staged.downsampled(write, data, min(outputs, 512))
+    heads = [staged.classes, staged.classes, staged.detections, staged.pyramid, staged.enlarged_picture]
+    if width > 2 * height:
+        heads = [staged.line_of_text, staged.line_of_text, staged.classes]
+    return _saved(write, write.choose(*heads)(write, maps))
+
+
+def _stem(write: BlockWriter, data: str, outputs: int) -> str:
+    """Write the first convolution of a network, or two, and a pooling for large pictures."""
+    net, (height, width) = write.net, write.net.shape(data)[2:]
+    if height * width <= 50 * 50:
+        return write.activation(convolve(write, data, outputs, (3, 3)))
+    if write.chance(0.2):
+        data = write.activation(convolve(write, data, max(4, outputs // 2), (3, 3), strides=(2, 2)))
+        data = convolve(write, data, outputs, (3, 3))
+    else:
+        side = write.choose(3, 3, 3, 5, 7, 11)
+        data = convolve(write, data, outputs, (side, side), strides=(4, 4) if side == 11 else (2, 2))
+    data = write.activation(data)
+    if height * width > 50_000 and write.chance(0.5):
+        side = write.choose(2, 3)
+        pads = [0] * 4 if side == 2 else write.choose([1] * 4, [0] * 4, [0, 0, 1, 1])
+        data = net("MaxPool", data, kernel_shape=[side, side], strides=[2, 2], pads=pads)
+    return data
 
 
 def _kinds(write: BlockWriter, seed: int, blocks: tuple[Block, ...]) -> tuple[Block, ...]:

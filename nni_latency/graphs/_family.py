@@ -190,6 +190,7 @@ _BLOCK_FAMILIES = MappingProxyType(
             BlockFamily("blocks-picture", blocks.picture_blocks),
             BlockFamily("blocks-rare", blocks.rare_blocks),
             BlockFamily("blocks-signal", blocks.signal_blocks),
+            BlockFamily("blocks-staged", blocks.staged_blocks),
             BlockFamily("blocks-token", blocks.token_blocks),
             BlockFamily("blocks-vector", blocks.vector_blocks),
         )

@@ -44,7 +44,7 @@ def convolve(
     return write.batch_norm(made) if normalise else made
 
 
-def _convolution(write: BlockWriter, data: str) -> str:
+def convolution(write: BlockWriter, data: str) -> str:
     """Write any convolution: windows, strides, dilation, groups."""
     net = write.net
     inputs, (height, width) = net.shape(data)[1], net.shape(data)[2:]
@@ -62,7 +62,8 @@ def _convolution(write: BlockWriter, data: str) -> str:
     return write.activation(made) if write.chance(0.7) else made
 
 
-def _separable(write: BlockWriter, data: str) -> str:
+def separable(write: BlockWriter, data: str) -> str:
+    """Write a depthwise and a pointwise convolution (arXiv:1704.04861)."""
     inputs, side = write.net.shape(data)[1], write.choose(3, 5, 7)
     window = write.choose((side, side), (side, side), (1, side), (side, 1))
     deep = convolve(write, data, inputs, window, groups=inputs, normalise=write.chance(0.7))
@@ -70,7 +71,8 @@ def _separable(write: BlockWriter, data: str) -> str:
     return write.activation(convolve(write, write.activation(deep), outputs, (1, 1), normalise=write.chance(0.7)))
 
 
-def _inverted(write: BlockWriter, data: str) -> str:
+def inverted(write: BlockWriter, data: str) -> str:
+    """Write an inverted residual with an optional gate (arXiv:1801.04381)."""
     inputs = write.net.shape(data)[1]
     wide = min(inputs * write.choose(2, 3, 4, 6), max(8, write.most_elements // _area(write, data)))
     grown = write.activation(convolve(write, data, wide, (1, 1)))
@@ -100,7 +102,8 @@ def _gate(write: BlockWriter, data: str) -> str:
     return net("Mul", data, gate)
 
 
-def _residual(write: BlockWriter, data: str) -> str:
+def residual(write: BlockWriter, data: str) -> str:
+    """Write a bottleneck with a shortcut (arXiv:1512.03385)."""
     inputs, window = write.net.shape(data)[1], write.choose((3, 3), (3, 3), (5, 5), (1, 3))
     groups = write.choose(1, 1, math.gcd(inputs, 4))
     middle = max(groups, write.width(_area(write, data), inputs, math.prod(window)) // groups * groups)
@@ -111,7 +114,7 @@ def _residual(write: BlockWriter, data: str) -> str:
     return write.activation(write.net("Add", three, data))
 
 
-def _ghost(write: BlockWriter, data: str) -> str:
+def ghost(write: BlockWriter, data: str) -> str:
     """Compute half of the channels, and the others from them by a depthwise convolution (arXiv:1911.11907)."""
     half = write.width(_area(write, data), write.net.shape(data)[1])
     primary = write.activation(convolve(write, data, half, (1, 1)))
@@ -119,7 +122,7 @@ def _ghost(write: BlockWriter, data: str) -> str:
     return write.net("Concat", primary, cheap, axis=1)
 
 
-def _shuffling(write: BlockWriter, data: str) -> str:
+def shuffling(write: BlockWriter, data: str) -> str:
     """Write grouped pointwise convolutions with a shuffle of channels between them (arXiv:1707.01083)."""
     net = write.net
     groups = write.choose(2, 3, 4, 8)
@@ -135,7 +138,7 @@ def _shuffling(write: BlockWriter, data: str) -> str:
     return net("Relu", net("Add", data, three))
 
 
-def _branches(write: BlockWriter, data: str) -> str:
+def branches(write: BlockWriter, data: str) -> str:
     """Join the results of parallel branches of different kinds."""
     net, inputs, area = write.net, write.net.shape(data)[1], _area(write, data)
     ways = []
@@ -150,7 +153,7 @@ def _branches(write: BlockWriter, data: str) -> str:
     return net("Concat", *ways, axis=1)
 
 
-def _split(write: BlockWriter, data: str) -> str:
+def split(write: BlockWriter, data: str) -> str:
     """Transform one half of the channels."""
     net = write.net
     channels = net.shape(data)[1] // 2 * 2
@@ -163,7 +166,8 @@ def _split(write: BlockWriter, data: str) -> str:
     return convolve(write, net("Concat", *parts, axis=1), channels, (1, 1), normalise=write.chance(0.8))
 
 
-def _dense(write: BlockWriter, data: str) -> str:
+def dense(write: BlockWriter, data: str) -> str:
+    """Write convolutions that read the results of all before them (arXiv:1608.06993)."""
     growth = write.choose(8, 12, 16, 32)
     for _ in range(write.choose(2, 3, 4)):
         before = write.activation(write.batch_norm(data))
@@ -193,15 +197,16 @@ def _up_and_down(write: BlockWriter, data: str) -> str:
             kernel_shape=[side, side], pads=[pads] * 4, output_padding=[extra] * 2,
         )  # fmt: skip
     else:
-        large = _enlarged(write, convolve(write, small, outputs, (1, 1)), shape[2], shape[3])
+        large = enlarged(write, convolve(write, small, outputs, (1, 1)), shape[2], shape[3])
     if write.chance(0.5):
         return net("Concat", data, large, axis=1)
     return net("Add", large, convolve(write, data, outputs, (1, 1)))
 
 
-def _enlarged(write: BlockWriter, data: str, height: int, width: int) -> str:
+def enlarged(write: BlockWriter, data: str, height: int, width: int, mode: str | None = None) -> str:
+    """Enlarge or shrink a map to a height and a width."""
     net, shape = write.net, write.net.shape(data)
-    mode = write.choose("nearest", "nearest", "linear", "linear", "cubic")
+    mode = mode or write.choose("nearest", "nearest", "linear", "linear", "cubic")
     how = {"mode": mode}
     if mode != "nearest":
         how["coordinate_transformation_mode"] = write.choose("half_pixel", "align_corners", "pytorch_half_pixel")
@@ -216,7 +221,7 @@ def _resized(write: BlockWriter, data: str) -> str:
     if math.prod(shape) * factor**2 > write.most_elements:
         factor = 0.5
     height, width = (max(2, round(size * factor)) for size in shape[2:])
-    return _enlarged(write, data, height, width)
+    return enlarged(write, data, height, width)
 
 
 def _pooling(write: BlockWriter, data: str) -> str:
@@ -363,7 +368,7 @@ def _attending(write: BlockWriter, data: str) -> str:
 
 
 PICTURE_BLOCKS: tuple[Block, ...] = (
-    _convolution, _separable, _inverted, _residual, _ghost, _shuffling, _branches, _split, _dense, _up_and_down,
+    convolution, separable, inverted, residual, ghost, shuffling, branches, split, dense, _up_and_down,
     _resized, _pooling, _normalised, _normalised, _padded, _spatial_gate, _softmax, _sampled, _moved, _elementwise,
     _reduced, _attending,
 )  # fmt: skip
