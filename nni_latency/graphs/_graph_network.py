@@ -233,13 +233,15 @@ def predict_members(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGra
 
 
 def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> tuple[Array, Array]:
-    """Return costs of operators, (n_operators, n_platforms), and overheads of a run, (n_platforms,) [s].
+    """Return costs of operators and overheads of a run by graph network [s].
 
-    Both are averaged over the graph networks.
+    Returns
+    -------
+    costs : ndarray of shape (n_members, n_operators, n_platforms)
+    runs : ndarray of shape (n_members, n_platforms)
     """
     costs = _by_member(members, [graph], lambda member, batch: member(batch))
-    runs = np.stack([member.runs.detach().exp().double().numpy() for member in members])
-    return costs.mean(axis=0), runs.mean(axis=0)
+    return costs, np.stack([member.runs.detach().exp().double().numpy() for member in members])
 
 
 def predict_terms(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph]) -> Array:

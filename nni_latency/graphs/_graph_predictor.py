@@ -20,8 +20,8 @@ from nni_latency.files import split_sources
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._examples import Examples, Measurements
 from nni_latency.graphs._graph_document import LearnedGraphs, read_predictor, write_predictor
-from nni_latency.graphs._graph_learning import Fitting, HeldOut, Settings, with_trees
-from nni_latency.graphs._graph_network import OperatorCost, predict_members, predict_operators, predict_terms
+from nni_latency.graphs._graph_learning import Fitting, HeldOut, Settings
+from nni_latency.graphs._graph_network import OperatorCost, predict_terms
 from nni_latency.graphs._graph_transfer import add_platform
 from nni_latency.graphs._intervals import (
     DOUBTS,
@@ -35,8 +35,8 @@ from nni_latency.graphs._intervals import (
     widths_of,
 )
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
+from nni_latency.graphs._network_costs import NetworkCosts
 from nni_latency.graphs._onnx_form import graph_of
-from nni_latency.graphs._operator_trees import PlatformTrees, describe
 from nni_latency.graphs._shipped import PRETRAINED, find_predictor
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
@@ -268,7 +268,7 @@ class GraphPredictor(Parametrized):
         """Fit the widths of intervals to the errors of held-out networks."""
         graphs, doubts = data.examples.graphs, np.zeros((*held_out.errors.shape, len(DOUBTS)))
         for row, distances in held_out.distances.items():
-            costs, _ = self._operators(graphs[row])
+            costs = NetworkCosts.of(self.members_, self.trees_, graphs[row]).operators
             doubts[row] = doubts_of(costs, distances, held_out.disagreement[row])
         importance = importance_of(held_out.errors, data.family_of)
         self.doubt_weights_ = weights_of_doubts(held_out.errors, doubts, importance)
@@ -299,39 +299,45 @@ class GraphPredictor(Parametrized):
             If the platform is not one of `platforms_`.
         """
         number = self._number(platform)
-        trees = tuple(item if place == number else None for place, item in enumerate(self.trees_))
-        return self._predict([encode_graph(graph) for graph in graphs], trees)[0][:, number]
+        return np.array([self._costs(encode_graph(graph), [number]).latencies[number] for graph in graphs])
 
-    def predict_all(self, graphs: Sequence[EncodedGraph]) -> Array:
-        """Predict latencies on all platforms [s], (n_graphs, n_platforms)."""
-        self._check_fitted()
-        return self._predict(graphs, self.trees_)[0]
-
-    def estimate_platforms(self, graph: Graph) -> dict[str, Estimate]:
-        """Predict the latency of a network on every platform, keyed by platform id.
+    def estimate_platforms(
+        self, graph: Graph, platforms: Sequence[Platform | str] | None = None
+    ) -> dict[str, Estimate]:
+        """Predict the latency of a network on several platforms, keyed by platform id.
 
         An interval is wider if the network has operators of unseen kinds, properties that had to be assumed, or
         another precision than the platform; `missing` names each of them.
+
+        Parameters
+        ----------
+        graph : Graph
+            The network.
+        platforms : sequence of Platform or str, optional
+            Some of the platforms of the predictor; all by default.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        UnknownNameError
+            If a platform is not one of `platforms_`.
         """
         self._check_fitted()
         require_operators(graph.operators, "The network")
+        numbers = list(range(len(self.platforms_))) if platforms is None else list(map(self._number, platforms))
         encoded = encode_graph(graph)
-        (values,), disagreement = self._predict([encoded], self.trees_)
-        costs, distances = self._costs(encoded, values), self.ranges_.distances(encoded)
+        costs, distances = self._costs(encoded, numbers), self.ranges_.distances(encoded)
         distances[[item.op.kind not in self.kinds_ for item in graph.operators]] = FARTHEST
-        doubts = doubts_of(costs, distances, disagreement[0])
+        doubts = doubts_of(costs.operators, distances, costs.disagreement)
         spreads = self.spreads_ * widths_of(doubts, self.doubt_weights_)
         ops = [item.op for item in graph.operators]
-        by_precision = {
-            item: precision_remarks(ops, item) for item in {platform.precision for platform in self.platforms_}
-        }
         found = {}
-        for number, platform in enumerate(self.platforms_):
-            assumed = (*graph.remarks, *by_precision[platform.precision])
-            shares = costs[:, number] / values[number]
-            missing = (*unfamiliar(ops, distances[:, number], shares), *assumed)
+        for number in numbers:
+            platform, value = self.platforms_[number], float(costs.latencies[number])
+            assumed = (*graph.remarks, *precision_remarks(ops, platform.precision))
+            missing = (*unfamiliar(ops, distances[:, number], costs.operators[:, number] / value), *assumed)
             factor = math.exp(spreads[number] + _ASSUMED * bool(assumed))
-            value = float(values[number])
             found[platform.id] = Estimate(value, value / factor, value * factor, missing)
         return found
 
@@ -384,9 +390,8 @@ class GraphPredictor(Parametrized):
         """
         require_operators(graph.operators, "The network")
         number = self._number(platform)
-        encoded = encode_graph(graph)
-        values = self.predict_all([encoded])[0]
-        whole, seconds = float(values[number]), self._costs(encoded, values)[:, number]
+        costs = self._costs(encode_graph(graph), [number])
+        whole, seconds = float(costs.latencies[number]), costs.operators[:, number]
         return [
             OperatorCost(item.name, item.op.op_key, float(cost), float(cost / whole), item.op.kind in self.kinds_)
             for item, cost in zip(graph.operators, seconds, strict=True)
@@ -481,24 +486,18 @@ class GraphPredictor(Parametrized):
     def _learned(self) -> LearnedGraphs:
         return LearnedGraphs(**{name: getattr(self, f"{name}_") for name in _LEARNED})
 
-    def _predict(self, graphs: Sequence[EncodedGraph], trees: PlatformTrees) -> tuple[Array, Array]:
-        """Predict by the graph networks and the given trees.
-
-        Returns
-        -------
-        latencies : ndarray of shape (n_graphs, n_platforms)
-            Geometric means of both [s].
-        disagreement : ndarray of shape (n_graphs, n_platforms)
-            Logarithms of the latencies by graph networks over those by trees; 0 without trees.
-        """
-        alone = np.log(predict_members(self.members_, graphs)).mean(axis=0)
-        logarithms = with_trees(alone, trees, graphs)
-        if not (np.abs(logarithms) < _LARGEST_LOGARITHM).all():
+    def _costs(self, graph: EncodedGraph, numbers: Sequence[int]) -> NetworkCosts:
+        """Return the costs of a network; those of some platforms are final, for the others trees are left out."""
+        trees = tuple(item if number in numbers else None for number, item in enumerate(self.trees_))
+        found = NetworkCosts.of(self.members_, trees, graph)
+        with np.errstate(divide="ignore"):
+            is_plausible = np.abs(np.log(found.latencies)) < _LARGEST_LOGARITHM
+        if not is_plausible.all():
             raise InvalidValueError(
                 "The graph predictor gives no finite latency of this network. Its weights may be damaged: fit it again "
                 "with 'nni-latency learn graph'."
             )
-        return np.exp(logarithms), 2 * (alone - logarithms)
+        return found
 
     @property
     def _settings(self) -> Settings:
@@ -506,22 +505,6 @@ class GraphPredictor(Parametrized):
             self.hidden, self.n_layers, self.dropout, self.epochs, self.batch_size, self.learning_rate,
             self.weight_decay, self.restraint, 1000 * self.random_state,
         )  # fmt: skip
-
-    def _costs(self, graph: EncodedGraph, values: Array) -> Array:
-        """Return operator costs, (n_operators, n_platforms) [s], scaled so that costs and overhead sum to `values`."""
-        costs, runs = self._operators(graph)
-        scale: Array = (values / (costs.sum(0) + runs)) * costs
-        return scale
-
-    def _operators(self, graph: EncodedGraph) -> tuple[Array, Array]:
-        """Return operator costs, (n_operators, n_platforms), and overheads of a run, (n_platforms,), unscaled [s]."""
-        costs, runs = predict_operators(self.members_, graph)
-        described = describe(graph)
-        for number, trees in enumerate(self.trees_):
-            if trees is not None:
-                costs[:, number] = (costs[:, number] + trees.costs(graph, described)) / 2
-                runs[number] = (runs[number] + trees.run) / 2
-        return costs, runs
 
     def platform(self, platform: Platform | str | None = None) -> Platform:
         """Return one of `platforms_` by its id; without an id, the only one.
@@ -617,4 +600,5 @@ class GraphNetworkEstimator(NetworkEstimator):
         MissingDependencyError
             If the package onnx cannot be imported.
         """
-        return self.predictor.estimate_platforms(graph_of(model, example_inputs))[self.platform.id]
+        graph = graph_of(model, example_inputs)
+        return self.predictor.estimate_platforms(graph, [self.platform])[self.platform.id]

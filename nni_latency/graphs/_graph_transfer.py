@@ -69,7 +69,7 @@ def add_platform(
     factors = np.array(
         [
             widths_of(
-                doubts_of(predict_operators(members, graph)[0][:, [place]], ranges.distances(graph), by[None]),
+                doubts_of(predict_operators(members, graph)[0].mean(0)[:, [place]], ranges.distances(graph), by[None]),
                 known.doubt_weights,
             )
             for graph, by in zip(data.examples.graphs, disagreement, strict=True)

@@ -365,8 +365,11 @@ def precision_remarks(ops: Iterable[OpSpec], precision: str) -> tuple[str, ...]:
     >>> precision_remarks([half], "fp32"), precision_remarks([half], "fp16")
     (('the network computes in float16: it is answered as one in fp32',), ())
     """
+    known = list(ops)
+    if {_PRECISIONS.get(op.dtype, "fp32") for op in known} <= {precision, "fp32"}:
+        return ()
     work: Counter[str] = Counter()
-    for op in ops:
+    for op in known:
         features, _ = work_of(op)
         work[op.dtype] += features.flops + features.inputs + features.outputs + features.params
     other = [
