@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,24 +93,26 @@ class Archive:
             ) from error
 
     def _members(self) -> set[str]:
-        with self._open() as archive:
-            return set(archive.namelist())
+        return set(self._zipped.namelist())
 
     def _read(self, name: str) -> bytes:
-        with self._open() as archive:
-            if name not in archive.namelist():
-                raise FileFormatError(
-                    f"{str(self.path)!r} is not a data set of networks, or not a whole one: it lacks {name!r}. "
-                    "Name another file, or measure one with 'nni-latency dataset measure'."
-                )
-            if archive.getinfo(name).file_size > _MOST_BYTES:
-                raise FileFormatError(f"The data set {str(self.path)!r} is not valid: {name!r} is too large.")
-            try:
-                return archive.read(name)
-            except Exception as error:  # zipfile and zlib raise their own exceptions
-                raise FileFormatError(f"The data set {str(self.path)!r} is damaged at {name!r}: {error}.") from error
+        try:
+            info = self._zipped.getinfo(name)
+        except KeyError as error:
+            raise FileFormatError(
+                f"{str(self.path)!r} is not a data set of networks, or not a whole one: it lacks {name!r}. "
+                "Name another file, or measure one with 'nni-latency dataset measure'."
+            ) from error
+        if info.file_size > _MOST_BYTES:
+            raise FileFormatError(f"The data set {str(self.path)!r} is not valid: {name!r} is too large.")
+        try:
+            return self._zipped.read(info)
+        except Exception as error:  # zipfile and zlib raise their own exceptions
+            raise FileFormatError(f"The data set {str(self.path)!r} is damaged at {name!r}: {error}.") from error
 
-    def _open(self) -> zipfile.ZipFile:
+    @cached_property
+    def _zipped(self) -> zipfile.ZipFile:
+        """The open file: reading its list of thousands of members takes longer than reading one of them."""
         try:
             return zipfile.ZipFile(self.path)
         except OSError as error:
