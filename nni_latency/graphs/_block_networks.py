@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 import nni_latency.graphs._staged_blocks as staged
 from nni_latency.graphs._block_writer import MOST_ELEMENTS, Block, BlockWriter
 from nni_latency.graphs._picture_blocks import PICTURE_BLOCKS, convolve
 from nni_latency.graphs._rare_blocks import RARE_BLOCKS
-from nni_latency.graphs._sequence_blocks import SIGNAL_BLOCKS, TOKEN_BLOCKS, VECTOR_BLOCKS, linear
+from nni_latency.graphs._sequence_blocks import SIGNAL_BLOCKS, TOKEN_BLOCKS, VECTOR_BLOCKS, linear, recurrent
 
 #: Heights and widths of pictures as tasks have them.
 _PICTURES = (
@@ -149,6 +151,37 @@ def staged_blocks(seed: int, batch_size: int) -> Any:
     if width > 2 * height:
         heads = [staged.line_of_text, staged.line_of_text, staged.classes]
     return _saved(write, write.choose(*heads)(write, maps))
+
+
+def recurrent_blocks(seed: int, batch_size: int) -> Any:
+    """Write recurrent networks: of one step with its state, or of sequences, behind convolutions of a signal or not."""
+    write = BlockWriter(seed, "blocks-recurrent")
+    net, count = write.net, batch_size * write.choose(1, 1, 1, 2, 8)
+    kind, ways, hidden = (
+        write.choose("LSTM", "LSTM", "GRU", "GRU", "RNN"),
+        write.choose(1, 1, 2),
+        write.size(16, 384, 8),
+    )
+    steps = write.choose(1, write.size(4, 60), write.size(50, 600))
+    if write.chance(0.4):
+        stride = write.choose(2, 4, 8)
+        data = net.input(count, write.choose(1, 1, 2, 40, 80), steps * stride**2 + stride)
+        for _ in range(2):
+            side = stride + write.choose(0, 1, 4)
+            data = convolve(
+                write, data, write.size(16, 256, 8), (side,), strides=(stride,), normalise=write.chance(0.5)
+            )
+            data = write.activation(data)
+        data = net("Transpose", data, perm=[2, 0, 1])
+    else:
+        data = net.input(steps, count, write.size(8, 512))
+    for _ in range(write.choose(1, 2, 2, 3)):
+        data = recurrent(write, data, kind, hidden, ways)
+        if write.chance(0.3):
+            data = write.activation(linear(write, data, write.size(16, 512, 8)))
+    if write.chance(0.5):
+        data = net("Gather", data, net.constant(np.array(-1, dtype=np.int64)), axis=0)
+    return _saved(write, net("Sigmoid", linear(write, data, write.choose(1, 10, 161))))
 
 
 def _stem(write: BlockWriter, data: str, outputs: int) -> str:

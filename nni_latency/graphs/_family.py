@@ -189,6 +189,7 @@ _BLOCK_FAMILIES = MappingProxyType(
             BlockFamily("blocks-large", blocks.large_blocks),
             BlockFamily("blocks-picture", blocks.picture_blocks),
             BlockFamily("blocks-rare", blocks.rare_blocks),
+            BlockFamily("blocks-recurrent", blocks.recurrent_blocks),
             BlockFamily("blocks-signal", blocks.signal_blocks),
             BlockFamily("blocks-staged", blocks.staged_blocks),
             BlockFamily("blocks-token", blocks.token_blocks),

@@ -15,8 +15,8 @@ from nni_latency.graphs._sequence_networks import Encoder
 #: Names of the families of random blocks; their networks are unrelated, so each counts as its own family.
 MIXED = frozenset(
     (
-        *("mixed", "mixed-small", "blocks-large", "blocks-picture", "blocks-rare", "blocks-signal", "blocks-staged"),
-        *("blocks-token", "blocks-vector"),
+        *("mixed", "mixed-small", "blocks-large", "blocks-picture", "blocks-rare", "blocks-recurrent"),
+        *("blocks-signal", "blocks-staged", "blocks-token", "blocks-vector"),
     )
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -90,20 +91,41 @@ def _perceptron(write: BlockWriter, data: str) -> str:
 
 
 def _recurrent(write: BlockWriter, data: str) -> str:
-    """Write a recurrent layer in one direction or both."""
-    net, (count, steps, channels) = write.net, write.net.shape(data)
+    """Write a recurrent layer in one direction or both, on tokens."""
+    net, channels = write.net, write.net.shape(data)[2]
     kind = write.choose("LSTM", "LSTM", "GRU", "RNN")
-    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     hidden, ways = write.size(8, 256, write.choose(8, 1)), write.choose(1, 1, 2)
-    steps_first = net("Transpose", data, perm=[1, 0, 2])
+    rows = recurrent(write, net("Transpose", data, perm=[1, 0, 2]), kind, hidden, ways, keeps_order=False)
+    return linear(write, rows, channels) if write.chance(0.4) else rows
+
+
+def recurrent(write: BlockWriter, data: str, kind: str, hidden: int, ways: int, *, keeps_order: bool = True) -> str:
+    """Write a recurrent layer behind steps.
+
+    Parameters
+    ----------
+    write : BlockWriter
+        Writer of the network.
+    data : str
+        Steps, (n_steps, n_sequences, n_channels).
+    kind : {"LSTM", "GRU", "RNN"}
+        Kind of the layer.
+    hidden, ways : int
+        Size of its state, and number of directions.
+    keeps_order : bool, default=True
+        Whether the result has the order of the input; otherwise sequences come first.
+    """
+    net, (steps, count, channels) = write.net, write.net.shape(data)
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     sizes = (gates * hidden, channels), (gates * hidden, hidden), (2 * gates * hidden,)
     weights = [net.weight(ways, *size) for size in sizes]
-    how = {"direction": "bidirectional" if ways == 2 else "forward", "hidden_size": hidden}
+    how: dict[str, Any] = {"direction": "bidirectional" if ways == 2 else "forward", "hidden_size": hidden}
     if kind == "GRU":
         how["linear_before_reset"] = write.choose(0, 1)
-    rows = net.several(kind, steps_first, *weights, count=1, **how)[0]
-    turned = net.reshape(net("Transpose", rows, perm=[2, 0, 1, 3]), count, steps, ways * hidden)
-    return linear(write, turned, channels) if write.chance(0.4) else turned
+    rows = net.several(kind, data, *weights, count=1, **how)[0]
+    if keeps_order:
+        return net.reshape(net("Transpose", rows, perm=[0, 2, 1, 3]), steps, count, ways * hidden)
+    return net.reshape(net("Transpose", rows, perm=[2, 0, 1, 3]), count, steps, ways * hidden)
 
 
 def _embedded(write: BlockWriter, data: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import nni_latency.graphs._picture_blocks as pictures
 from nni_latency.graphs._block_writer import Block, BlockWriter
 from nni_latency.graphs._picture_blocks import convolve
-from nni_latency.graphs._sequence_blocks import linear
+from nni_latency.graphs._sequence_blocks import linear, recurrent
 
 #: Largest number of elements of a map.
 _MOST_ELEMENTS = 2_500_000
@@ -186,12 +186,8 @@ def line_of_text(write: BlockWriter, maps: list[str]) -> str:
     columns = net.reduce("ReduceMean", data, [2], keep=False)
     steps = net("Transpose", columns, perm=[0, 2, 1])
     if write.chance(0.6):
-        hidden, channels = write.choose(32, 64, 128, 256), net.shape(steps)[2]
         first = net("Transpose", steps, perm=[1, 0, 2])
-        weights = net.weight(2, 4 * hidden, channels), net.weight(2, 4 * hidden, hidden), net.weight(2, 8 * hidden)
-        found = net.several("LSTM", first, *weights, count=1, direction="bidirectional", hidden_size=hidden)[0]
-        length, _, count, _ = net.shape(found)
-        steps = net.reshape(net("Transpose", found, perm=[2, 0, 1, 3]), count, length, 2 * hidden)
+        steps = recurrent(write, first, "LSTM", write.choose(32, 64, 128, 256), 2, keeps_order=False)
     return net("Softmax", linear(write, steps, write.choose(37, 97, 1000, 6625)), axis=2)
 
 
