@@ -218,6 +218,9 @@ class RunDocument(StrictDocument):
     duration: NonNegativeFloat = 0.0
     conditions: dict[str, Any] = Field(default_factory=dict)
     failures: dict[str, str] = Field(default_factory=dict, description="by name of a network, why it cannot be run")
+    anchors: dict[str, PositiveFloat] = Field(
+        default_factory=dict, description="latencies of the networks that were in every batch, by name [s]"
+    )
 
 
 class LatencyDocument(StrictDocument):

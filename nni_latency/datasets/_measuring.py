@@ -51,6 +51,8 @@ class PlatformLatencies:
         Conditions of the machine before and after.
     sees_nodes : bool, default=False
         Whether the parts are nodes of the ONNX file; if not, they are calls of torch functions.
+    anchors : mapping of str to float
+        Latencies of the anchors by name [s].
     """
 
     platform: Platform
@@ -63,6 +65,7 @@ class PlatformLatencies:
     duration: float = 0.0
     conditions: Mapping[str, Any] = field(default_factory=dict)
     sees_nodes: bool = False
+    anchors: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure_networks(
@@ -142,6 +145,7 @@ def measure_networks(
         schedule.spent,
         measured.conditions,
         runtime.takes_onnx,
+        {item.name: summaries[item.key].value for item in everywhere if item.key in summaries},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +15,16 @@ from nni_latency.datasets._content import Content
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, check_agreement
 from nni_latency.errors import InvalidValueError
 from nni_latency.tables import CONFLICTS, Conflict
+from nni_latency.units import number_of
 
 #: Minimum number of networks that two sets must share to align their speeds.
 _FEWEST_SHARED = 10
 
 #: Graph key, batch size, platform, and index among the equal networks of a set.
 _Key = tuple[str, int, str, int]
+
+#: Platform, batch size, and name of an anchor.
+_Anchor = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def merge_networks(
     """Merge several data sets into one file.
 
     The speed of a machine varies between days. With `align_speed`, the latencies of a set on a platform are normalised
-    to the speed of the sets before it: divided by the median ratio of the latencies that they share.
+    to the speed of the sets before it: divided by the median ratio of the latencies that they share, or of those of
+    their anchors if they share fewer than ten.
 
     Parameters
     ----------
@@ -74,7 +79,7 @@ def merge_networks(
     ------
     InvalidValueError
         If there are fewer than two sets, `conflict` is invalid, two networks share a name, or `align_speed` is set and
-        two sets of a platform share fewer than ten networks.
+        two sets of a platform share neither ten networks nor anchors.
     FileFormatError
         If latencies disagree and `conflict` is "error"; all are listed.
     OutputError
@@ -109,32 +114,53 @@ def merge_networks(
 def _together(sets: Sequence[NetworkSet], *, align_speed: bool) -> dict[_Key, list[_Found]]:
     """Return the entries of every network on every platform, in the order of the sets."""
     found: dict[_Key, list[_Found]] = defaultdict(list)
+    anchors: dict[_Anchor, float] = {}
     for networks in sets:
+        here = _anchors(networks)
         slowness: dict[str, float] = {}
         if align_speed:
             platforms = dict.fromkeys(entry.platform.id for entry in networks)
-            slowness = {name: _slowness(found, networks, name) for name in platforms}
+            slowness = {name: _slowness(found, networks, name, _ratios(here, anchors, name)) for name in platforms}
         times: Counter[_Key] = Counter()
         for entry in networks:
             key = _key(entry)
             item = _Found(networks, entry).scaled(1 / slowness.get(entry.platform.id, 1.0))
             found[_key(entry, times[key])].append(item)
             times[key] += 1
+        for place, seconds in here.items():
+            anchors.setdefault(place, seconds / slowness.get(place[0], 1.0))
     return found
 
 
-def _slowness(found: dict[_Key, list[_Found]], networks: NetworkSet, platform: str) -> float:
+def _anchors(networks: NetworkSet) -> dict[_Anchor, float]:
+    """Return the latencies of the anchors of a set [s]."""
+    return {
+        (run.platform.id, run.batch_size, name): seconds
+        for run in networks.runs
+        for name, seconds in run.anchors.items()
+    }
+
+
+def _ratios(here: Mapping[_Anchor, float], before: Mapping[_Anchor, float], platform: str) -> list[float]:
+    """Return the latencies of the anchors of a platform relative to those of earlier sets."""
+    return [seconds / before[place] for place, seconds in here.items() if place[0] == platform and place in before]
+
+
+def _slowness(
+    found: Mapping[_Key, Sequence[_Found]], networks: NetworkSet, platform: str, anchors: Sequence[float]
+) -> float:
     """Return the slowdown of a set on one platform relative to the sets before it."""
     if not any(name == platform for _, _, name, _ in found):
         return 1.0
     here = [entry for entry in networks if entry.platform.id == platform]
     ratios = [entry.value / found[_key(entry)][0].entry.value for entry in here if _key(entry) in found]
-    if len(ratios) < _FEWEST_SHARED:
+    if len(ratios) < _FEWEST_SHARED and not anchors:
         raise InvalidValueError(
-            f"Speeds can be aligned by {_FEWEST_SHARED} networks that data sets share. Those of {platform} share "
-            f"{len(ratios)}. Measure more of the same networks, or merge without aligning."
+            f"Speeds can be aligned by {_FEWEST_SHARED} networks that data sets share, or by their anchors. Those of "
+            f"{platform} share {number_of(len(ratios), 'network')} and no anchor. Measure more of the same networks, "
+            "or merge without aligning."
         )
-    return float(np.median(ratios))
+    return float(np.median(ratios if len(ratios) >= _FEWEST_SHARED else anchors))
 
 
 def _mean(items: Sequence[_Found]) -> _Found:

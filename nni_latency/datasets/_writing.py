@@ -76,6 +76,7 @@ def save_networks(
                 "duration": item.duration,
                 "conditions": dict(item.conditions),
                 "failures": failures,
+                "anchors": dict(item.anchors),
             }
         )
     if not content.entries:

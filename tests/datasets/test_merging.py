@@ -9,6 +9,7 @@ from toy_platforms import FAST, SLOW
 
 from nni_latency.datasets import load_networks, merge_networks, save_networks
 from nni_latency.errors import FileFormatError, InvalidValueError
+from nni_latency.measurement import NetworkSummary
 from nni_latency.platforms import Platform
 
 OTHER = Platform("elsewhere", "onnxruntime")
@@ -93,7 +94,7 @@ def test_mean_is_weighted_by_intervals(saved, files, measured, tmp_path):
 
 def test_speeds_are_aligned_by_networks_that_sets_share(saved, files, measured, tmp_path, monkeypatch):
     first, second = _at_speed(saved, files, measured, tmp_path / "slower.zip", (1.3, 1.3))
-    with pytest.raises(InvalidValueError, match=rf"Those of {FAST.id} share 2\. Measure more of the same networks"):
+    with pytest.raises(InvalidValueError, match=rf"Those of {FAST.id} share 2 networks and no anchor\. Measure more"):
         merge_networks([first, second], tmp_path / "both.zip", conflict="last", align_speed=True)
     monkeypatch.setattr("nni_latency.datasets._merging._FEWEST_SHARED", 2)
     both = merge_networks([first, second], tmp_path / "both.zip", align_speed=True)
@@ -103,6 +104,24 @@ def test_speeds_are_aligned_by_networks_that_sets_share(saved, files, measured, 
     assert [part for entry in both for part in entry.parts] == [
         (numbers, pytest.approx(seconds / 1.3)) for entry in second for numbers, seconds in entry.parts
     ]
+
+
+def test_speeds_are_aligned_by_anchors_where_sets_share_few_networks(files, measured, tmp_path):
+    about, (first, second) = measured[0], files
+    sets = []
+    for file, slowness in ((first, 1.0), (second, 1.3)):
+        seconds = about.latencies[file.key].value
+        summary = NetworkSummary(seconds * slowness, 0.9 * seconds * slowness, 1.2 * seconds * slowness, 20, 4, 0.01)
+        alone = replace(
+            about,
+            latencies={file.key: summary},
+            parts={},
+            anchors={"resnet-00000": 0.02 * slowness, "vit-00000": 0.01 * slowness},
+        )
+        save_networks(tmp_path / f"{file.name}.zip", [file], [alone])
+        sets.append(load_networks(tmp_path / f"{file.name}.zip"))
+    both = merge_networks(sets, tmp_path / "both.zip", align_speed=True)
+    assert [entry.latency for entry in both] == pytest.approx([about.latencies[item.key].value for item in files])
 
 
 def test_two_networks_of_one_name_are_refused(saved, files, measured, tmp_path):
