@@ -1,0 +1,3 @@
+from ._connection import Completed, Connection, DeviceError, PythonConnection
+
+__all__ = ["Completed", "Connection", "DeviceError", "PythonConnection"]
