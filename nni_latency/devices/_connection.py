@@ -336,6 +336,9 @@ def start_here(
 
 def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
     """Close the pipes of a process, wait for its end, and kill it if that takes longer than `patience` seconds."""
+    if not patience:
+        # Before its pipes are closed, which a thread that writes to one would delay.
+        kill(process)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             with contextlib.suppress(OSError):

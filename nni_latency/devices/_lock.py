@@ -158,8 +158,9 @@ def _error(
     if holders:
         holder = next((holder for holder in holders if not holder.has_ended()), holders[0])
         return BusyError(
-            f"{connection.description} is in use: {holder.user} measures on it since {holder.since} (process "
-            f"{holder.process} there). Wait for that to end, or name another device."
+            f"{connection.description} is in use: {holder.user} measures on it since "
+            f"{holder.since.replace('T', ' ')} UTC (process {holder.process} there). Wait for that to end, or name "
+            "another device."
         )
     sentence = connection.failure(process.returncode, err)
     if sentence is not None:
@@ -192,7 +193,7 @@ class _Holder:
             user = getpass.getuser()
         except (OSError, KeyError):
             user = "somebody"
-        since = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%MZ}"
+        since = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M}"
         user = "_".join(f"{user}@{socket.gethostname()}".split())
         return cls("", _machine(), str(os.getpid()), name, since, user)
 

@@ -27,8 +27,8 @@ _ADDRESS = re.compile(
     re.ASCII,
 )
 
-#: How long ssh waits for an answer while it connects, and how soon it notices that a connection is lost [s].
-_CONNECT, _KEEP_ALIVE, _KEEP_ALIVES = 10, 10, 3
+#: How often ssh asks a device that is silent for an answer [s], and how many may be missing before it is lost.
+_KEEP_ALIVE, _KEEP_ALIVES = 10, 3
 
 #: How long authentication and jump hosts may take in all [s].
 _OPENING = 90.0
@@ -59,6 +59,11 @@ class SshConnection(Connection):
     address : str
         ``USER@HOST``, ``USER@HOST:PORT``, or a host of ``~/.ssh/config``; an IPv6 address in brackets.
 
+    Attributes
+    ----------
+    patience : int
+        How long a device may take to answer when it is connected to, in whole seconds [s].
+
     Raises
     ------
     InvalidValueError
@@ -69,6 +74,8 @@ class SshConnection(Connection):
     >>> SshConnection("pi@raspberrypi:2222").description
     'ssh:pi@raspberrypi:2222'
     """
+
+    patience: int = 10
 
     def __init__(self, address: str) -> None:
         match = _ADDRESS.fullmatch(address)
@@ -115,7 +122,7 @@ class SshConnection(Connection):
     def _ssh(self, *options: str) -> list[str]:
         fixed = {
             "BatchMode": "yes",
-            "ConnectTimeout": _CONNECT,
+            "ConnectTimeout": self.patience,
             "ServerAliveInterval": _KEEP_ALIVE,
             "ServerAliveCountMax": _KEEP_ALIVES,
             "LogLevel": "ERROR",
