@@ -69,7 +69,9 @@ def test_builtin_plugin_registers_what_the_package_brings():
     assert "fbnet" in registry.spaces
 
 
-@pytest.mark.parametrize("kind", ["estimator", "runtime", "meter", "space", "kernel", "remote", "connection", "command"])
+@pytest.mark.parametrize(
+    "kind", ["estimator", "runtime", "meter", "space", "kernel", "remote", "connection", "command"]
+)
 def test_every_hook_registers_its_kind(plugin, kind):
     def register_one(register):
         register("one", dict)

@@ -199,9 +199,7 @@ def _no_server(connection: AdbConnection) -> str:
 
 
 def _too_old(connection: AdbConnection) -> str:
-    return (
-        f"{connection.description} cannot be used: its Android is older than version 7, which adb needs for programs."
-    )
+    return f"{connection.description} cannot be used: Android 7 or later is needed, and it has an older one."
 
 
 #: What adb prints, and what it means; the first that is found counts.

@@ -40,8 +40,8 @@ _WITH_LIFELINE = """
 n=$1; shift
 exec 3<&0
 trap '{ kill "$p"; sleep 1; kill -9 "$p"; } 2>/dev/null; exit 143' TERM HUP
-watch() { while read -r x; do :; done; kill $$; }
-{ [ "$n" = 0 ] || head -c "$n" <&3; exec >/dev/null 2>&1; watch <&3 & } | "$@" 3<&- &
+watch='while read -r x; do :; done; kill "$0"'
+{ [ "$n" = 0 ] || head -c "$n" <&3 || exit; sh -c "$watch" $$ <&3 3<&- >/dev/null 2>&1 & } | "$@" 3<&- &
 p=$!
 exec 3<&-
 wait "$p"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import selectors
+import subprocess
 import tempfile
 import threading
 import time
@@ -13,7 +15,6 @@ from pathlib import Path
 from typing import IO
 
 from nni_latency.devices import Connection, DeviceError, locked
-from nni_latency.devices._connection import end
 from nni_latency.errors import BusyError
 from nni_latency.testing._contracts import expect
 
@@ -99,7 +100,9 @@ def _check_streams(connection: Connection) -> None:
         expect(process.stdout.read(len(_DATA)) == _DATA, "Writing and reading must be possible at once.")
         writer.join(_LONGEST)
     finally:
-        end(process)
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
+            process.communicate(timeout=_LONGEST)
 
 
 def _write(pipe: IO[bytes]) -> None:
