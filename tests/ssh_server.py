@@ -95,8 +95,8 @@ class SshServer:
 
 
 @contextlib.contextmanager
-def running_ssh_server() -> Iterator[SshServer]:
-    """Start a server as the user of the tests; whoever it is, no file of the system changes."""
+def running_ssh_server(*options: str) -> Iterator[SshServer]:
+    """Start a server as the user of the tests, with more lines of configuration; no file of the system changes."""
     folder = Path(tempfile.mkdtemp(prefix="nni_latency_ssh"))
     try:
         for key in ("host", "other", "user", "stranger"):
@@ -107,7 +107,7 @@ def running_ssh_server() -> Iterator[SshServer]:
             )
         shutil.copy(folder / "user.pub", folder / "keys")
         port = _free_port()
-        (folder / "sshd_config").write_text(_CONFIGURATION.format(folder=folder, port=port))
+        (folder / "sshd_config").write_text("\n".join([_CONFIGURATION.format(folder=folder, port=port), *options]))
         (folder / "ssh_config").write_text(_CLIENT.format(folder=folder))
         client = shutil.which("ssh")
         (folder / "bin").mkdir()

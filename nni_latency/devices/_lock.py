@@ -117,9 +117,10 @@ def locked(connection: Connection) -> Iterator[DeviceLock]:
 
     Examples
     --------
-    >>> import sys
+    >>> import sys, tempfile
     >>> from nni_latency.devices import PythonConnection
-    >>> with locked(PythonConnection(sys.executable)) as lock:
+    >>> connection = PythonConnection(sys.executable)
+    >>> with tempfile.TemporaryDirectory() as connection.folder, locked(connection) as lock:
     ...     lock.held
     True
     """

@@ -42,6 +42,9 @@ _FAILED = 255
 #: Longest name of a folder for the socket: addresses of sockets have 104 bytes on some systems, and ssh adds to them.
 _LONGEST = 50
 
+#: Options of programs: they share the master connection, and do not connect by themselves should it have ended.
+_SHARED = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false")
+
 #: What a shell must print to be one.
 _GREETING = "nni_latency"
 
@@ -97,13 +100,20 @@ class SshConnection(Connection):
             if not self._is_open():
                 self._open()
         remote = shlex.join(["sh", "-c", _RUN, "sh", *command])
-        return start_here(self._ssh("-o", "ControlMaster=no", "--", self._host, remote), self.description)
+        return start_here(self._ssh(*_SHARED, "--", self._host, remote), self.description)
 
     def failure(self, code: int, err: bytes) -> str | None:
         """Explain the exit code 255 of ssh while the master connection is closed: nothing else ends so."""
         if code < 0:
             return f"The SSH client of this machine, which reaches {self.description}, ended by the signal {-code}."
-        if code != _FAILED or self._is_open():
+        if code != _FAILED:
+            return None
+        if b"Session open refused" in err:
+            return (
+                f"{self.description} runs no more programs at once for one connection. Let the option MaxSessions in "
+                "its /etc/ssh/sshd_config be 10, as it is unless it is set."
+            )
+        if self._is_open():
             return None
         return self._explain(err) or (
             f"The connection to {self.description} was lost. Check that the device has power and network; what was "
@@ -158,9 +168,9 @@ class SshConnection(Connection):
         persist = ("-o", "ControlMaster=yes", "-o", f"ControlPersist={_IDLE}")
         code, _, err = self._call(self._ssh(*persist, "-N", "-f", "--", self._host))
         if code:
-            raise DeviceError(self._explain(err) or self._unexplained(err))
+            raise DeviceError(self._explain(err) or self._closed(err) or self._unexplained(err))
         greeting = shlex.join(["sh", "-c", f"echo {_GREETING}"])
-        code, out, err = self._call(self._ssh("-o", "ControlMaster=no", "--", self._host, greeting))
+        code, out, err = self._call(self._ssh(*_SHARED, "--", self._host, greeting))
         text = out.decode(errors="replace").strip()
         if text == _GREETING:
             return
@@ -210,6 +220,14 @@ class SshConnection(Connection):
             if match is not None:
                 return explain(self, match)
         return None
+
+    def _closed(self, err: bytes) -> str | None:
+        if re.search(rb"kex_exchange_identification|Connection (closed|reset) by", err) is None:
+            return None
+        return (
+            f"{self.description} ended the connection before it was open: it has too many at the moment, or what "
+            f"listens there is no SSH server. To see more: {self._command('ssh -v')}"
+        )
 
     def _unexplained(self, err: bytes) -> str:
         return (
@@ -281,13 +299,6 @@ def _silent(connection: SshConnection, _match: re.Match[str]) -> str:
     )
 
 
-def _closed(connection: SshConnection, _match: re.Match[str]) -> str:
-    return (
-        f"{connection.description} ended the connection before it was open: it has too many at the moment, or what "
-        f"listens there is no SSH server. To see more: {connection._command('ssh -v')}"
-    )
-
-
 def _misconfigured(connection: SshConnection, match: re.Match[str]) -> str:
     return f"{connection.description} cannot be reached: ssh does not accept its configuration: {match['line'].strip()}"
 
@@ -302,7 +313,6 @@ _REASONS: dict[str, Callable[[SshConnection, re.Match[str]], str]] = {
     r"port (?P<port>\d+): Connection refused": _refused,
     r"timed out|No route to host|Network is unreachable|Host is down": _silent,
     r"(?P<line>.*(?:Bad configuration option|Bad owner or permissions|[Uu]nsupported option).*)": _misconfigured,
-    r"kex_exchange_identification|Connection (?:closed|reset) by": _closed,
 }
 
 

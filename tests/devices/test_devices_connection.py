@@ -23,8 +23,10 @@ from nni_latency.testing import check_connection
 
 
 @pytest.fixture
-def here():
+def here(tmp_path_factory):
     with PythonConnection(sys.executable) as connection:
+        # Its lock is away from those of other tests.
+        connection.folder = str(tmp_path_factory.mktemp("device"))
         yield connection
 
 
@@ -32,8 +34,10 @@ def test_python_of_this_machine_keeps_the_contract(here):
     check_connection(here)
 
 
-def test_contract_finds_a_connection_that_lets_a_shell_interpret_words():
+def test_contract_finds_a_connection_that_lets_a_shell_interpret_words(tmp_path):
     class Loose(PythonConnection):
+        folder = str(tmp_path)
+
         def start(self, command):
             return super().start(["sh", "-c", " ".join(command)])
 
@@ -172,7 +176,7 @@ with locked(connection):
 
 @pytest.fixture
 def apart(here, tmp_path):
-    """Keep the lock away from other tests of this machine."""
+    """Keep the lock in a folder that a test looks at."""
     here.folder = str(tmp_path)
     return here
 
@@ -304,7 +308,7 @@ def test_connection_in_forty_lines_keeps_the_contract(tmp_path):
     """A new kind of connection is `start` alone: here, programs run in a folder with another home."""
 
     class Elsewhere(Connection):
-        description = "elsewhere"
+        description, folder = "elsewhere", str(tmp_path)
 
         def start(self, command):
             pipe = subprocess.PIPE

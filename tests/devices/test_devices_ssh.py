@@ -44,19 +44,26 @@ def server(served, monkeypatch):
 
 
 @pytest.fixture
-def device(server):
+def device(server, tmp_path_factory):
     with SshConnection(server.address) as connection:
+        # Its lock is away from those of other tests.
+        connection.folder = str(tmp_path_factory.mktemp("device"))
         yield connection
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """Put temporary files into a folder whose name is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
 
 
 def _sentence(connection):
     with connection, pytest.raises(DeviceError) as caught:
         connection.run(["true"])
     return str(caught.value)
-
-
-def _folders():
-    return set(Path(tempfile.gettempdir()).glob("nni-ssh-*"))
 
 
 # What is guaranteed -----------------------------------------------------------------------------------------------
@@ -87,16 +94,15 @@ def test_program_that_crashes_is_told_by_its_signal(device):
 
 
 @_SERVED
-def test_close_leaves_no_process_and_no_folder(server):
-    before = _folders()
+def test_close_leaves_no_process_and_no_folder(server, place):
     connection = SshConnection(server.address)
     connection.run(["true"])
-    assert len(_folders() - before) == 1
+    assert len(list(place.iterdir())) == 1
     process = connection.start(["sleep", "600"])
     connection.close()
     assert process.wait(30) == 255
     process.communicate()
-    assert _folders() == before
+    assert list(place.iterdir()) == []
     _wait_until(lambda: not server.sessions())
     # It can be used again.
     assert connection.run(["echo", "again"]).out == b"again\n"
@@ -104,11 +110,10 @@ def test_close_leaves_no_process_and_no_folder(server):
 
 
 @_SERVED
-def test_connection_that_is_forgotten_leaves_no_process_and_no_folder(server):
-    before = _folders()
+def test_connection_that_is_forgotten_leaves_no_process_and_no_folder(server, place):
     script = f"from nni_latency.devices import SshConnection; SshConnection({server.address!r}).run(['true'])"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
-    assert _folders() == before
+    assert list(place.iterdir()) == []
     _wait_until(lambda: not server.sessions())
 
 
@@ -147,7 +152,9 @@ def test_lock_of_a_machine_that_crashed_is_free(device, server):
         import time
         from nni_latency.devices import SshConnection, locked
 
-        with locked(SshConnection({server.address!r})):
+        connection = SshConnection({server.address!r})
+        connection.folder = {device.folder!r}
+        with locked(connection):
             print("held", flush=True)
             time.sleep(600)
     """
@@ -473,7 +480,20 @@ def test_lock_is_taken_again_after_the_connection_was_lost(device, server):
         with locked(device) as again:
             assert again.held
             assert not lock.held
-    assert device.run(["test", "-e", "/tmp/nni_latency.lock"]).code == 1
+    assert list(Path(device.folder).iterdir()) == []
+
+
+@_SERVED
+def test_server_that_allows_few_programs_is_one_sentence(monkeypatch):
+    with running_ssh_server("MaxSessions 2") as server:
+        monkeypatch.setenv("PATH", f"{server.binaries}:{os.environ['PATH']}")
+        with SshConnection(server.address) as device:
+            processes = [device.start(["sh", "-c", "echo here; cat"]) for _ in range(2)]
+            assert [process.stdout.readline() for process in processes] == [b"here\n"] * 2
+            with pytest.raises(DeviceError, match=r"^ssh:\S+ runs no more programs at once .*MaxSessions"):
+                device.run(["true"])
+            for process in processes:
+                process.communicate(timeout=60)
 
 
 @_SERVED
