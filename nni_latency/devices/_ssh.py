@@ -45,6 +45,9 @@ _LONGEST = 50
 #: Options of programs: they share the master connection, and do not connect by themselves should it have ended.
 _SHARED = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false")
 
+#: What the names of folders of sockets begin with; the number of the process follows that made it.
+_PREFIX = "nni-ssh-"
+
 #: What a shell must print to be one.
 _GREETING = "nni_latency"
 
@@ -147,20 +150,19 @@ class SshConnection(Connection):
 
     @property
     def _socket(self) -> Path:
-        if self._folder is None:
+        if self._folder is None or not self._folder.exists():
             usual = tempfile.gettempdir()
             odd = len(usual) > _LONGEST or re.fullmatch(r"[\w./-]+", usual, re.ASCII) is None
-            self._folder = Path(tempfile.mkdtemp(prefix="nni-ssh-", dir="/tmp" if odd else usual))
-            self._end = weakref.finalize(self, _end_master, os.getpid(), self._folder, self._host)
+            place = Path("/tmp" if odd else usual)
+            _remove_left_folders(place)
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))
+            self._end = weakref.finalize(self, _end, os.getpid(), self._folder, self._host)
         return self._folder / "s"
 
     def _is_open(self) -> bool:
         if self._folder is None:
             return False
-        with socket.socket(socket.AF_UNIX) as channel, contextlib.suppress(OSError):
-            channel.connect(str(self._socket))
-            return True
-        return False
+        return _listens(self._folder / "s")
 
     def _open(self) -> None:
         """Open the master connection, and see that there is a shell behind it."""
@@ -169,6 +171,13 @@ class SshConnection(Connection):
         code, _, err = self._call(self._ssh(*persist, "-N", "-f", "--", self._host))
         if code:
             raise DeviceError(self._explain(err) or self._closed(err) or self._unexplained(err))
+        try:
+            self._greet()
+        except BaseException:
+            _end_master(self._socket, self._host)
+            raise
+
+    def _greet(self) -> None:
         greeting = shlex.join(["sh", "-c", f"echo {_GREETING}"])
         code, out, err = self._call(self._ssh(*_SHARED, "--", self._host, greeting))
         text = out.decode(errors="replace").strip()
@@ -316,15 +325,36 @@ _REASONS: dict[str, Callable[[SshConnection, re.Match[str]], str]] = {
 }
 
 
-def _end_master(owner: int, folder: Path, host: str) -> None:
+def _end(owner: int, folder: Path, host: str) -> None:
     """End the master connection of a folder and remove it, in the process that made it."""
-    if os.getpid() != owner:
-        return
-    path = folder / "s"
-    if path.exists() and shutil.which("ssh") is not None:
+    if os.getpid() == owner:
+        _end_master(folder / "s", host)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_master(path: Path, host: str) -> None:
+    if path.exists():
         command = ["ssh", "-o", f"ControlPath={path}", "-O", "exit", "--", host]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10
             )
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _listens(path: Path) -> bool:
+    """Whether a master connection is open at a socket."""
+    with socket.socket(socket.AF_UNIX) as channel:
+        return channel.connect_ex(str(path)) == 0
+
+
+def _remove_left_folders(place: Path) -> None:
+    """Remove the folders of processes that were killed, whose master connections have ended since."""
+    for folder in place.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError, ValueError):
+            if folder.stat().st_uid != os.getuid() or _listens(folder / "s"):
+                continue
+            try:
+                os.kill(int(owner), 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)

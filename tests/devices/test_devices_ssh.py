@@ -98,7 +98,7 @@ def test_close_leaves_no_process_and_no_folder(server, place):
     connection = SshConnection(server.address)
     connection.run(["true"])
     assert len(list(place.iterdir())) == 1
-    process = connection.start(["sleep", "600"])
+    process = connection.start(["cat"])
     connection.close()
     assert process.wait(30) == 255
     process.communicate()
@@ -118,6 +118,26 @@ def test_connection_that_is_forgotten_leaves_no_process_and_no_folder(server, pl
 
 
 @_SERVED
+def test_folder_of_a_process_that_was_killed_is_removed_by_the_next_one(server, place):
+    script = f"""
+        import os
+        from nni_latency.devices import SshConnection
+
+        connection = SshConnection({server.address!r})
+        connection.run(["true"])
+        os.kill(os.getpid(), 9)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=120)
+    (left,) = place.iterdir()
+    server.cut()
+    _wait_until(lambda: not list(left.iterdir()))
+    with SshConnection(server.address) as connection:
+        connection.run(["true"])
+        assert not left.exists()
+    assert list(place.iterdir()) == []
+
+
+@_SERVED
 def test_socket_has_a_short_name_where_temporary_folders_have_long_ones(server, tmp_path, monkeypatch):
     folder = tmp_path / ("long name " * 12)
     folder.mkdir()
@@ -128,7 +148,7 @@ def test_socket_has_a_short_name_where_temporary_folders_have_long_ones(server, 
 
 
 @_SERVED
-def test_programs_end_on_the_device_when_this_machine_crashes(server, tmp_path):
+def test_programs_end_on_the_device_when_this_machine_crashes(server, tmp_path, place):
     number = tmp_path / "number"
     script = f"""
         from nni_latency.devices import SshConnection
@@ -147,7 +167,7 @@ def test_programs_end_on_the_device_when_this_machine_crashes(server, tmp_path):
 
 
 @_SERVED
-def test_lock_of_a_machine_that_crashed_is_free(device, server):
+def test_lock_of_a_machine_that_crashed_is_free(device, server, place):
     script = f"""
         import time
         from nni_latency.devices import SshConnection, locked
@@ -358,9 +378,13 @@ def test_configuration_that_ssh_does_not_read_is_one_sentence(server):
 
 @_SERVED
 def test_shell_that_prints_when_it_starts_is_one_sentence(server):
-    with _forced(server, 'echo "Welcome to the board"; eval "$SSH_ORIGINAL_COMMAND"'):
-        sentence = _sentence(SshConnection(server.address))
-    assert sentence.startswith(f"The shell of ssh:{server.address} prints 'Welcome to the board' whenever a program")
+    connection = SshConnection(server.address)
+    welcoming = _forced(server, 'echo "Welcome to the board"; eval "$SSH_ORIGINAL_COMMAND"')
+    expected = rf"^The shell of ssh:{server.address} prints 'Welcome to the board' whenever a program"
+    with welcoming, connection:
+        for _ in range(2):
+            with pytest.raises(DeviceError, match=expected):
+                connection.run(["true"])
 
 
 @_SERVED
@@ -507,8 +531,9 @@ def test_device_that_no_longer_listens_is_one_sentence(monkeypatch):
             server.process.wait()
             for number in sessions:
                 os.kill(number, signal.SIGKILL)
-            with pytest.raises(DeviceError, match=rf"^ssh:{server.address} refuses connections at the port"):
-                _wait_until(lambda: device.run(["true"]).code)
+            # The first program may still find the connection that is being lost.
+            sentences = [_sentence(device) for _ in range(2)]
+    assert sentences[-1].startswith(f"ssh:{server.address} refuses connections at the port")
 
 
 def _wait_until(condition, limit=60.0):
