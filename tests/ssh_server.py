@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -16,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SSHD = Path("/usr/sbin/sshd")
+
+#: An empty folder in which a server of root locks up what it does not trust.
+_SEPARATION = Path("/run/sshd")
 
 _CONFIGURATION = """
 ListenAddress 127.0.0.1
@@ -123,16 +128,27 @@ def running_ssh_server(*options: str) -> Iterator[SshServer]:
 
 @contextlib.contextmanager
 def _separation() -> Iterator[None]:
-    """Make the empty folder that a server of root needs while it runs, where no server of the system has made it."""
-    folder = Path("/run/sshd")
-    made = os.geteuid() == 0 and not folder.exists()
-    if made:
-        folder.mkdir(mode=0o755)
+    """Make the empty folder that a server of root needs, unless the system has it; the last server removes it."""
+    if os.geteuid() != 0:
+        yield
+        return
+    while True:
+        # The system's own has another mode.
+        _SEPARATION.mkdir(mode=0o711, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(_SEPARATION, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if _SEPARATION.exists():
+                break
+            os.close(descriptor)
     try:
         yield
     finally:
-        if made:
-            folder.rmdir()
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o711:
+                _SEPARATION.rmdir()
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
