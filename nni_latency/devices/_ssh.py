@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nni_latency.devices._connection import Connection, DeviceError, start_here
 from nni_latency.errors import InvalidValueError
@@ -130,9 +131,17 @@ class SshConnection(Connection):
                 self._end()
                 self._folder = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process opens a connection of its own.
+        return {name: value for name, value in vars(self).items() if name not in ("_opening", "_folder", "_end")}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._opening, self._folder = threading.Lock(), None
+
     # The master connection ----------------------------------------------------------------------------------------
 
-    def _ssh(self, *options: str) -> list[str]:
+    def _ssh(self, *options: str, path: Path | None = None) -> list[str]:
         fixed = {
             "BatchMode": "yes",
             "ConnectTimeout": self.patience,
@@ -141,7 +150,7 @@ class SshConnection(Connection):
             "LogLevel": "ERROR",
             "ClearAllForwardings": "yes",
             "RemoteCommand": "none",
-            "ControlPath": self._socket,
+            "ControlPath": path or self._socket,
         }
         settings = [word for name, value in fixed.items() for word in ("-o", f"{name}={value}")]
         port = ["-p", self._port] if self._port else []
@@ -169,6 +178,8 @@ class SshConnection(Connection):
         self._socket.unlink(missing_ok=True)
         persist = ("-o", "ControlMaster=yes", "-o", f"ControlPersist={_IDLE}")
         code, _, err = self._call(self._ssh(*persist, "-N", "-f", "--", self._host))
+        if code and self._explain(err) is None:
+            err = self._jump_failure() or err
         if code:
             raise DeviceError(self._explain(err) or self._closed(err) or self._unexplained(err))
         try:
@@ -176,6 +187,13 @@ class SshConnection(Connection):
         except BaseException:
             _end_master(self._socket, self._host)
             raise
+
+    def _jump_failure(self) -> bytes:
+        """Return what the connection to a jump host prints, if there is one: a master connection does not show it."""
+        _, settings, _ = self._call(self._ssh("-G", "--", self._host))
+        if re.search(rb"^proxy(jump|command) (?!none$)", settings, re.MULTILINE) is None:
+            return b""
+        return self._call(self._ssh("--", self._host, "true", path=Path("none")))[2]
 
     def _greet(self) -> None:
         greeting = shlex.join(["sh", "-c", f"echo {_GREETING}"])
@@ -199,7 +217,13 @@ class SshConnection(Connection):
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    # Jump hosts ask for nothing either: there is no terminal, and no window is opened.
+                    env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+                    start_new_session=True,
                 )
             except OSError as error:
                 raise DeviceError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -211,6 +212,37 @@ def test_host_of_the_users_configuration_is_reached_by_its_name(server):
     finally:
         client.write_text(before)
     assert rest
+
+
+@_SERVED
+@pytest.mark.parametrize("jump", ["localhost:{port}", "no-such-jump.invalid"])
+def test_device_behind_a_jump_host_is_reached(server, jump):
+    client = server.folder / "ssh_config"
+    before = client.read_text()
+    jump = jump.format(port=server.port)
+    client.write_text(
+        f"Host behind\n    HostName 127.0.0.1\n    Port {server.port}\n    HostKeyAlias [127.0.0.1]:{server.port}\n"
+        f"    ProxyJump {jump}\nHost localhost\n    HostKeyAlias [127.0.0.1]:{server.port}\n{before}"
+    )
+    try:
+        with SshConnection("behind") as connection:
+            if "invalid" in jump:
+                with pytest.raises(DeviceError, match=r"^ssh:behind cannot be reached: there is no host 'no-such-jump"):
+                    connection.run(["true"])
+            else:
+                assert connection.run(["cat"], data=b"hi").out == b"hi"
+    finally:
+        client.write_text(before)
+
+
+@_SERVED
+def test_connection_that_is_sent_to_another_process_opens_its_own(device):
+    device.python = "/opt/python"
+    device.run(["true"])
+    with pickle.loads(pickle.dumps(device)) as copy:
+        assert (copy.description, copy.python) == (device.description, "/opt/python")
+        assert copy.run(["echo", "hi"]).out == b"hi\n"
+    assert device.run(["echo", "hi"]).out == b"hi\n"
 
 
 @_SERVED
