@@ -321,7 +321,7 @@ def _unprotected(connection: SshConnection, match: re.Match[str]) -> str:
 def _refused(connection: SshConnection, match: re.Match[str]) -> str:
     return (
         f"{connection.description} refuses connections at the port {match['port']}. Start the SSH server there, on "
-        "Debian and Ubuntu: systemctl enable --now ssh; or name another port: ssh:USER@HOST:PORT"
+        "Debian and Ubuntu: systemctl start ssh; or name another port: ssh:USER@HOST:PORT"
     )
 
 

@@ -17,6 +17,7 @@ from typing import IO
 from nni_latency.devices import Connection, DeviceError, locked
 from nni_latency.errors import BusyError
 from nni_latency.testing._contracts import expect
+from nni_latency.units import number_of
 
 #: Words that a shell would change if it saw them.
 _WORDS = ["", " ", "a b", "'", '"', "\\", "$(exit 3)", "`exit 3`", "$HOME", "*", "a\nb", "\n", "~", ";", "-n", "é", "#"]
@@ -81,7 +82,7 @@ def _check_codes(connection: Connection) -> None:
 def _check_streams(connection: Connection) -> None:
     """Check that bytes pass unchanged, both ways at once, and that small pieces are not held back."""
     done = connection.run(["cat"], data=_DATA)
-    expect(done.out == _DATA, f"A million bytes must come back unchanged. Got {len(done.out)} bytes.")
+    expect(done.out == _DATA, f"A million bytes must come back unchanged. Got {number_of(len(done.out), 'byte')}.")
     expect(connection.run(["cat"]).out == b"", "A program of run must reach the end of an empty input.")
     process = connection.start(["cat"])
     try:
