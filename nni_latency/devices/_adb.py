@@ -125,9 +125,7 @@ class AdbConnection(Connection):
             text = err if err.strip() else out
             sentence = self.failure(1, text)
             lines = [line for line in text.decode(errors="replace").splitlines() if re.search("error|failed", line)]
-            reason = (
-                lines[-1].removeprefix("adb: ").removeprefix("error: ").strip() if lines else "adb does not say why"
-            )
+            reason = lines[-1].removeprefix("adb: ").removeprefix("error: ").strip() if lines else "adb gives no reason"
             raise DeviceError(sentence or f"{self.description} cannot {what}: {reason}.")
 
 

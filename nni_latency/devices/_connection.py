@@ -123,10 +123,10 @@ class Connection(Pluggable, ABC):
         Returns
         -------
         subprocess.Popen
-            A process of this machine whose standard input, output and error are those of the program: binary pipes,
-            of which the input is flushed by whoever writes. When the connection is lost, the process ends here, with a
-            code that `failure` explains, and the program there reaches the end of its input. It is not killed there: a
-            program that runs for long must watch its input, or be run by `run`.
+            A process of this machine whose standard input, output and error are those of the program: binary pipes.
+            Writers flush the input. When the connection is lost, this process ends with a code that `failure`
+            explains, and the program on the device reaches the end of its input. The program is not killed: one that
+            runs for long must watch its input, or be run by `run`.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Connection(Pluggable, ABC):
         """
 
     def failure(self, code: int, err: bytes) -> str | None:
-        """Say in one sentence why the connection failed, by the exit code and the errors of a process of `start`.
+        """Explain in one sentence why the connection failed, from the exit code and errors of a process of `start`.
 
         Returns
         -------
@@ -145,7 +145,9 @@ class Connection(Pluggable, ABC):
         return None
 
     def run(self, command: Sequence[str], *, data: bytes | Path = b"", timeout: float = SHORT) -> Completed:
-        """Run a program on the device to its end. It is ended there, too, if it takes longer or the connection is lost.
+        """Run a program on the device to its end.
+
+        If it takes too long, or the connection is lost, the program is ended on the device as well.
 
         Parameters
         ----------
@@ -232,7 +234,7 @@ class Connection(Pluggable, ABC):
         return self.check(["cat", path], f"read {path!r}", timeout=timeout).out
 
     def make_folder(self) -> str:
-        """Make a temporary folder on the device and return its path; whoever makes it removes it."""
+        """Make a temporary folder on the device and return its path. The caller removes it."""
         script = 'mktemp -d "${TMPDIR:-$0}/nni_latency.XXXXXX"'
         return self.check(["sh", "-c", script, self.folder], "make a temporary folder").out.decode().strip()
 

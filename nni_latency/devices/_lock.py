@@ -23,10 +23,11 @@ from nni_latency.errors import BusyError
 #: How long the process on the device may need to give the lock back [s].
 _GRACE = 5.0
 
-#: What keeps the lock on the device, in its shell alone: $0 the folder, $1 who holds it, then holders to be replaced.
-#: Each process writes a file of its own, by its number, before it looks for those of others, so that two never hold the
-#: lock at once; of two that come at the same time, the one with the lower number waits for the other to give way.
-#: A file whose process is gone is removed, which cannot hit another process. It ends with its input.
+#: Shell script that holds the lock on the device until its input ends. Arguments: $0 the folder for the lock, $1 the
+#: description of the holder, then processes to replace. Each contender first writes a file named after its process, and
+#: then looks for files of other live processes: two never hold the lock at once. Of two that start together, the one
+#: with the higher process number gives up. Files of dead processes are removed; as their names are unique, that cannot
+#: remove the file of another contender.
 _HOLD = """
 alive() {
     if [ -r /proc/self/cmdline ]; then grep -q nni_latency.lock "/proc/$1/cmdline" 2>/dev/null
@@ -99,9 +100,9 @@ class DeviceLock:
 def locked(connection: Connection) -> Iterator[DeviceLock]:
     """Hold the lock of a device, which all users of the device share.
 
-    A process on the device holds it, as long as its channel is open. When this machine crashes, or the connection is
-    lost, the lock is free at the latest when the device notices. A lock that was left by a process of this machine
-    which has ended, or by this one over a connection that was lost, is taken over at once.
+    A process on the device holds it until its channel closes, so that the lock is released when this machine crashes.
+    After a lost connection, the device may take hours to notice; a lock that belongs to a dead process of this machine,
+    or to a lost connection of this process, is taken over at once.
 
     Parameters
     ----------
@@ -111,7 +112,7 @@ def locked(connection: Connection) -> Iterator[DeviceLock]:
     Raises
     ------
     BusyError
-        If somebody else holds it; the message says who, and since when.
+        If another user holds it; the message names the holder and the time.
     DeviceError
         If the device cannot be reached, or no lock can be kept there.
 
@@ -169,8 +170,8 @@ def _error(
     kind, _, folder = answer.partition(" ")
     if kind == "cannot":
         return DeviceError(
-            f"{connection.description} cannot keep a lock in the folder {folder!r}: its disk is full, or the folder "
-            "belongs to somebody who shares it with nobody. Make room, or remove it."
+            f"{connection.description} cannot keep a lock in the folder {folder!r}: its disk is full, or this user may "
+            "not write there. Make room, or remove the folder."
         )
     reason = err.decode(errors="replace").strip().splitlines()
     return DeviceError(f"{connection.description} cannot keep a lock: {reason[-1] if reason else 'no answer'}.")
@@ -178,7 +179,7 @@ def _error(
 
 @dataclass(frozen=True)
 class _Holder:
-    """Who holds a lock: a process of the device, for a process of somebody's machine. Immutable."""
+    """The holder of a lock: a process of the device, and the process of the user's machine behind it. Immutable."""
 
     process: str
     machine: str
@@ -193,7 +194,7 @@ class _Holder:
         try:
             user = getpass.getuser()
         except (OSError, KeyError):
-            user = "somebody"
+            user = "another user"
         since = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M}"
         user = "_".join(f"{user}@{socket.gethostname()}".split())
         return cls("", _machine(), str(os.getpid()), name, since, user)
@@ -202,7 +203,7 @@ class _Holder:
     def parse(cls, line: str) -> _Holder:
         """Read a line of the device."""
         words = [*line.split()[1:], *[""] * 6][:6]
-        unknown = ("", "", "", "", "an unknown time", "somebody")
+        unknown = ("", "", "", "", "an unknown time", "another user")
         return cls(*(word or other for word, other in zip(words, unknown, strict=True)))
 
     def text(self) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from nni_latency.devices._connection import Connection, DeviceError, start_here
 from nni_latency.errors import InvalidValueError
 
-#: Users and hosts that are passed on to ssh: none that it could read as an option, or that a shell would interpret.
+#: Users and hosts that are passed to ssh. It cannot take them for options, and a shell would not interpret them.
 _ADDRESS = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][\w.@+-]*)@)?"
     r"(?:(?P<name>[A-Za-z0-9_][\w.-]*)|\[(?P<number>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\])"
@@ -57,9 +57,9 @@ _RUN = '"$@"; exit $?'
 
 
 class SshConnection(Connection):
-    """A device that is reached by SSH, with this machine's OpenSSH client, configuration, keys and host-key checks.
+    """A device reached by SSH, with the OpenSSH client, configuration, keys and host-key checks of this machine.
 
-    One master connection carries all programs. It is opened by the first one and opened again after it was lost.
+    All programs share one master connection. The first program opens it; after a loss, the next one opens it again.
 
     Parameters
     ----------
@@ -107,7 +107,10 @@ class SshConnection(Connection):
         return start_here(self._ssh(*_SHARED, "--", self._host, remote), self.description)
 
     def failure(self, code: int, err: bytes) -> str | None:
-        """Explain the exit code 255 of ssh while the master connection is closed: nothing else ends so."""
+        """Explain the exit code 255 of ssh.
+
+        While the master connection is open, the program itself ended with 255.
+        """
         if code < 0:
             return f"The SSH client of this machine, which reaches {self.description}, ended by the signal {-code}."
         if code != _FAILED:
@@ -132,7 +135,7 @@ class SshConnection(Connection):
                 self._folder = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process opens a connection of its own.
+        # A copy in another process opens its own connection.
         return {name: value for name, value in vars(self).items() if name not in ("_opening", "_folder", "_end")}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -221,7 +224,7 @@ class SshConnection(Connection):
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
-                    # Jump hosts ask for nothing either: there is no terminal, and no window is opened.
+                    # No window asks for the password of a jump host, to which BatchMode does not apply.
                     env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
                     start_new_session=True,
                 )
@@ -264,7 +267,7 @@ class SshConnection(Connection):
 
     def _unexplained(self, err: bytes) -> str:
         return (
-            f"{self.description} cannot be reached: {_last_line(err) or 'ssh does not say why'}. "
+            f"{self.description} cannot be reached: {_last_line(err) or 'ssh gives no reason'}. "
             f"To see more: {self._command('ssh -v')}"
         )
 
@@ -372,7 +375,7 @@ def _listens(path: Path) -> bool:
 
 
 def _remove_left_folders(place: Path) -> None:
-    """Remove the folders of processes that were killed, whose master connections have ended since."""
+    """Remove the folders of killed processes whose master connections have ended."""
     for folder in place.glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError, ValueError):

@@ -87,7 +87,7 @@ def test_serial_number_that_is_none_is_refused(serial):
         AdbConnection(serial)
 
 
-# What is said when it fails ---------------------------------------------------------------------------------------
+# Messages of failures ---------------------------------------------------------------------------------------------
 
 
 def test_machine_without_adb_is_one_sentence(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Every connection passes the contract suite; a Python of this machine is one, and whatever a plugin brings."""
+"""Connections pass the contract suite: a Python of this machine, and connections of plugins; the lock of a device."""
 
 from __future__ import annotations
 

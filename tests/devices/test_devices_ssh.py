@@ -1,4 +1,4 @@
-"""A real SSH server on the loopback address: what is guaranteed, and what is said when it cannot be reached."""
+"""A real SSH server on the loopback address: guarantees of the connection, and messages of its failures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _sentence(connection):
     return str(caught.value)
 
 
-# What is guaranteed -----------------------------------------------------------------------------------------------
+# Guarantees -------------------------------------------------------------------------------------------------------
 
 
 @_SERVED
@@ -252,7 +252,7 @@ def test_python_of_a_device_may_have_any_name(device, tmp_path):
     assert device.run([device.python, "-c", "print(6 * 7)"]).out == b"42\n"
 
 
-# What is said when it fails ---------------------------------------------------------------------------------------
+# Messages of failures ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
