@@ -169,8 +169,8 @@ def test_process_whose_cable_is_pulled_ends(phone, adb):
     process = phone.start(["sh", "-c", "echo here; cat"])
     assert process.stdout.readline() == b"here\n"
     adb.unplug()
+    assert process.wait(60) == 255
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 255
     assert re.match(_LOST, phone.failure(process.returncode, err))
 
 
