@@ -53,7 +53,7 @@ for number; do
     rm -f "$folder/$number"
 done
 trap 'rm -f "$folder/$$"; rmdir "$folder" 2>/dev/null' EXIT
-trap 'exit 1' HUP INT TERM
+trap 'exit 1' HUP INT TERM PIPE
 tries=0
 until mkdir -m 1777 "$folder" 2>/dev/null
     (umask 022; printf '%s\\n' "$who" > "$folder/.$$" && mv "$folder/.$$" "$folder/$$") 2>/dev/null; do

@@ -122,7 +122,11 @@ class SshConnection(Connection):
             )
         if self._is_open():
             return None
-        return self._explain(err) or (
+        return self._explain(err) or self._lost
+
+    @property
+    def _lost(self) -> str:
+        return (
             f"The connection to {self.description} was lost. Check that the device has power and network; what was "
             "measured until then is kept."
         )
@@ -210,6 +214,8 @@ class SshConnection(Connection):
                 "is started, which mixes with what programs print. Let its startup files, such as ~/.bashrc, print "
                 "only in interactive shells."
             )
+        if code == _FAILED and not self._is_open():
+            raise DeviceError(self._lost)
         raise DeviceError(
             f"{self.description} is reached, but runs no programs: "
             f"{_last_line(err) or _last_line(out) or f'it ended with code {code}'}. A device needs a POSIX shell."
@@ -266,10 +272,10 @@ class SshConnection(Connection):
         )
 
     def _unexplained(self, err: bytes) -> str:
-        return (
-            f"{self.description} cannot be reached: {_last_line(err) or 'ssh gives no reason'}. "
-            f"To see more: {self._command('ssh -v')}"
-        )
+        reason = _last_line(err)
+        if not reason:
+            return self._lost
+        return f"{self.description} cannot be reached: {reason}. To see more: {self._command('ssh -v')}"
 
     def _command(self, program: str) -> str:
         """Return a command that a person may run, with the address as that program takes it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import random
 import re
 import shutil
 import signal
@@ -568,6 +569,35 @@ def test_device_that_no_longer_listens_is_one_sentence(monkeypatch):
             # The first program may still find the connection that is being lost.
             sentences = [_sentence(device) for _ in range(2)]
     assert sentences[-1].startswith(f"ssh:{server.address} refuses connections at the port")
+
+
+@_SERVED
+@pytest.mark.slow
+def test_connection_that_is_cut_at_random_moments_loses_and_leaves_nothing(device, server):
+    moments, stop = random.Random(0), threading.Event()
+
+    def cut():
+        for _ in range(20):
+            time.sleep(moments.uniform(0.1, 2.0))
+            server.cut()
+        stop.set()
+
+    data, folder, sentences = moments.randbytes(300_000), Path(device.folder), []
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    while not stop.is_set():
+        try:
+            device.send(data, str(folder / "file"))
+            assert device.fetch(str(folder / "file")) == data
+            assert device.run(["cat"], data=data).out == data
+            with locked(device):
+                pass
+        except DeviceError as error:
+            sentences.append(str(error))
+    cutter.join()
+    assert sentences
+    assert all(re.match(_LOST, sentence) for sentence in sentences)
+    _wait_until(lambda: {path.name for path in folder.iterdir()} <= {"file"})
 
 
 def _wait_until(condition, limit=60.0):
