@@ -295,10 +295,12 @@ def test_address_is_described_as_it_was_written(address):
 
 
 def test_address_of_version_6_is_given_to_ssh_without_brackets(tmp_path, monkeypatch):
-    (tmp_path / "ssh").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\nexit 255\n')
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\necho odd >&2\nexit 255\n')
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert _sentence(SshConnection("pi@[::1]:2222")).startswith("ssh:pi@[::1]:2222 cannot be reached")
+    assert _sentence(SshConnection("pi@[::1]:2222")) == (
+        "ssh:pi@[::1]:2222 cannot be reached: odd. To see more: ssh -v -p 2222 pi@::1"
+    )
     words = (tmp_path / "words").read_text().splitlines()
     assert words[-2:] == ["--", "::1"]
     assert words[words.index("-p") + 1] == "2222"
