@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
+import nni_latency.devices as devices
 import nni_latency.documents as documents
 import nni_latency.energy as energy
 import nni_latency.estimators as estimators
@@ -428,6 +429,56 @@ def load_remote(source: str, on_wait: Callable[[str], None] = lambda _sentence: 
         )
     made: measurement.Remote = load_registry().find("remote", name).make(address, on_wait)
     return made
+
+
+def load_connection(source: str) -> devices.Connection:
+    """Make the connection to a device. Nothing is opened before it is used.
+
+    Parameters
+    ----------
+    source : str
+        The name of a registered connection and an address, such as ``ssh:pi@raspberrypi``, ``adb`` or
+        ``python:/opt/other/bin/python``; or a name of the file `nni_latency.devices.devices_file`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the address is none.
+    UnknownNameError
+        If there is no connection and no device of that name.
+    FileFormatError
+        If the file of devices cannot be read.
+    PluginError
+        If a plugin fails to make it.
+
+    Examples
+    --------
+    >>> load_connection("ssh:pi@raspberrypi").description
+    'ssh:pi@raspberrypi'
+    """
+    registered = load_registry().connections
+    name, _, address = source.partition(":")
+    if name in registered:
+        made: devices.Connection = registered[name].make(address)
+        return made
+    known = devices.read_devices()
+    if source not in known:
+        names = ", ".join(known) or "none so far"
+        raise UnknownNameError(
+            f"There is no device {source!r}. A device is ssh:USER@HOST, adb, adb:SERIAL, python:PATH, or a name of "
+            f"{str(devices.devices_file())!r}: {names}."
+        )
+    device = known[source]
+    with naming(devices.devices_file()):
+        if device.connection.partition(":")[0] not in registered:
+            raise InvalidValueError(
+                f"The device {source!r} must have a connection such as ssh:pi@raspberrypi, with one of "
+                f"{', '.join(registered)} in front. Got {device.connection!r}."
+            )
+        connection = load_connection(device.connection)
+    if device.python:
+        connection.python = device.python
+    return connection
 
 
 def file_of(source: str | os.PathLike[str]) -> Path | None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import BinaryIO, ClassVar, Self
 
 from nni_latency.errors import InvalidValueError, MeasurementError, first_line
 from nni_latency.hook_checks import Check, Guard, Pluggable, is_text
@@ -25,6 +26,32 @@ SHORT = 60.0
 
 #: Time between two looks at a program that was stopped [s].
 _POLL = 0.02
+
+#: How long a program that takes too long may need to end on a device [s].
+_GRACE = 5.0
+
+#: Bytes of a file that are read and sent at once.
+_BLOCK = 2**20
+
+#: What the shell of a device runs for `Connection.run`: the program with the first bytes of the standard input. The
+#: rest of the input is a lifeline: when it ends, because this machine gave up, crashed or was cut off, the program is
+#: ended.
+_WITH_LIFELINE = """
+n=$1; shift
+exec 3<&0
+trap '{ kill "$p"; sleep 1; kill -9 "$p"; } 2>/dev/null; exit 143' TERM HUP
+watch='while read -r x; do :; done; kill "$0"'
+{ [ "$n" = 0 ] || head -c "$n" <&3 || exit; sh -c "$watch" $$ <&3 3<&- >/dev/null 2>&1 & } | "$@" 3<&- &
+p=$!
+exec 3<&-
+wait "$p"
+"""
+
+#: Writes its standard input to the file $1, unless it is cut off before it has $2 bytes.
+_WRITE = """
+trap 'rm -f "$1.part"; exit 1' TERM HUP
+cat > "$1.part" && [ "$(wc -c < "$1.part")" -eq "$2" ] && mv "$1.part" "$1" || { rm -f "$1.part"; exit 1; }
+"""
 
 
 class DeviceError(MeasurementError):
@@ -38,7 +65,7 @@ class Completed:
     Parameters
     ----------
     code : int
-        Its exit code.
+        Its exit code; 128 and the number of the signal that ended it, as shells count.
     out, err : bytes
         What it wrote.
     """
@@ -65,6 +92,8 @@ class Connection(Pluggable, ABC):
         The device as a user writes it, such as ``ssh:pi@raspberrypi``.
     python : str
         The Python of the device.
+    folder : str
+        Where temporary folders of the device are, unless its variable ``TMPDIR`` names another place.
     """
 
     _kind = "connection"
@@ -75,10 +104,12 @@ class Connection(Pluggable, ABC):
     _attributes: ClassVar[Mapping[str, Check]] = {
         "description": ("a text that is not empty", is_text),
         "python": ("a text that is not empty", is_text),
+        "folder": ("a text that is not empty", is_text),
     }
 
     description: str
     python: str = "python3"
+    folder: str = "/tmp"
 
     @abstractmethod
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -93,7 +124,9 @@ class Connection(Pluggable, ABC):
         -------
         subprocess.Popen
             A process of this machine whose standard input, output and error are those of the program: binary pipes.
-            When the connection is lost, the process ends.
+            Writers flush the input. When the connection is lost, this process ends with a code that `failure`
+            explains, and the program on the device reaches the end of its input. The program is not killed: one that
+            runs for long must watch its input, or be run by `run`.
 
         Raises
         ------
@@ -102,7 +135,7 @@ class Connection(Pluggable, ABC):
         """
 
     def failure(self, code: int, err: bytes) -> str | None:
-        """Say in one sentence why the connection failed, by the exit code and the errors of a process of `start`.
+        """Explain in one sentence why the connection failed, from the exit code and errors of a process of `start`.
 
         Returns
         -------
@@ -111,15 +144,17 @@ class Connection(Pluggable, ABC):
         """
         return None
 
-    def run(self, command: Sequence[str], *, data: bytes = b"", timeout: float = SHORT) -> Completed:
+    def run(self, command: Sequence[str], *, data: bytes | Path = b"", timeout: float = SHORT) -> Completed:
         """Run a program on the device to its end.
+
+        If it takes too long, or the connection is lost, the program is ended on the device as well.
 
         Parameters
         ----------
         command : sequence of str
             As for `start`.
-        data : bytes, default=b""
-            Its standard input.
+        data : bytes or Path, default=b""
+            Its standard input, or the file of this machine that holds it.
         timeout : float
             Longest time that it may take [s].
 
@@ -128,21 +163,35 @@ class Connection(Pluggable, ABC):
         DeviceError
             If the connection fails, or the program takes longer.
         """
-        process = self.start(command)
+        length = data.stat().st_size if isinstance(data, Path) else len(data)
+        process = self.start(["sh", "-c", _WITH_LIFELINE, "sh", str(length), *command])
+        lifeline, process.stdin = process.stdin, None
+        assert lifeline is not None
+        feeder = threading.Thread(target=_feed, args=(lifeline, data), daemon=True)
+        feeder.start()
         try:
-            out, err = process.communicate(data, timeout)
+            out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
             raise DeviceError(
                 f"{self.description}: {shlex.join(command)[:200]!r} did not end within {format_seconds(timeout)}."
             ) from error
         finally:
-            end(process)
+            if feeder.is_alive():
+                # It may wait for a program that reads no more, and it has the pipe.
+                feeder.join(_POLL)
+                kill(process)
+                feeder.join(_GRACE)
+            process.stdin = None if feeder.is_alive() else lifeline
+            end(process, _GRACE)
         sentence = self.failure(process.returncode, err)
         if sentence is not None:
             raise DeviceError(sentence)
-        return Completed(process.returncode, out, err)
+        code = process.returncode
+        return Completed(code if code >= 0 else 128 - code, out, err)
 
-    def check(self, command: Sequence[str], what: str, *, data: bytes = b"", timeout: float = SHORT) -> Completed:
+    def check(
+        self, command: Sequence[str], what: str, *, data: bytes | Path = b"", timeout: float = SHORT
+    ) -> Completed:
         """Run a program that must succeed.
 
         Parameters
@@ -170,9 +219,9 @@ class Connection(Pluggable, ABC):
         DeviceError
             If it cannot be written, such as on a disk that is full.
         """
-        data = content.read_bytes() if isinstance(content, Path) else content
-        script = 'cat > "$0.part" && mv "$0.part" "$0" || { rm -f "$0.part"; exit 1; }'
-        self.check(["sh", "-c", script, path], f"write {path!r}", data=data, timeout=timeout)
+        length = content.stat().st_size if isinstance(content, Path) else len(content)
+        command = ["sh", "-c", _WRITE, "sh", path, str(length)]
+        self.check(command, f"write {path!r}", data=content, timeout=timeout)
 
     def fetch(self, path: str, *, timeout: float = 3600.0) -> bytes:
         """Return the content of a file of the device.
@@ -185,9 +234,9 @@ class Connection(Pluggable, ABC):
         return self.check(["cat", path], f"read {path!r}", timeout=timeout).out
 
     def make_folder(self) -> str:
-        """Make a temporary folder on the device and return its path; whoever makes it removes it."""
-        done = self.check(["sh", "-c", 'mktemp -d "${TMPDIR:-/tmp}/nni_latency.XXXXXX"'], "make a temporary folder")
-        return done.out.decode().strip()
+        """Make a temporary folder on the device and return its path. The caller removes it."""
+        script = 'mktemp -d "${TMPDIR:-$0}/nni_latency.XXXXXX"'
+        return self.check(["sh", "-c", script, self.folder], "make a temporary folder").out.decode().strip()
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder of `make_folder`, as far as it can be reached."""
@@ -247,8 +296,25 @@ class PythonConnection(Connection):
         return start_here(command, self.description)
 
 
-def start_here(command: Sequence[str], description: str) -> subprocess.Popen[bytes]:
+def start_here(
+    command: Sequence[str],
+    description: str,
+    *,
+    make: type[subprocess.Popen[bytes]] = subprocess.Popen,
+    missing: str = "",
+) -> subprocess.Popen[bytes]:
     """Start a program of this machine with binary pipes, in a session of its own.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The program and its arguments.
+    description : str
+        The device, for messages.
+    make : type, default=subprocess.Popen
+        Class of the process.
+    missing : str, optional
+        The message if this machine has no such program.
 
     Raises
     ------
@@ -256,7 +322,7 @@ def start_here(command: Sequence[str], description: str) -> subprocess.Popen[byt
         If it cannot be started.
     """
     try:
-        return subprocess.Popen(
+        return make(
             list(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -264,12 +330,17 @@ def start_here(command: Sequence[str], description: str) -> subprocess.Popen[byt
             # Ctrl-C ends a campaign in order, and not the program under it.
             start_new_session=True,
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if missing and isinstance(error, FileNotFoundError):
+            raise DeviceError(missing) from error
         raise DeviceError(f"{description} cannot run {command[0]!r}: {first_line(error)}.") from error
 
 
 def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
     """Close the pipes of a process, wait for its end, and kill it if that takes longer than `patience` seconds."""
+    if not patience:
+        # Before its pipes are closed, which a thread that writes to one would delay.
+        kill(process)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             with contextlib.suppress(OSError):
@@ -277,9 +348,27 @@ def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
     limit = time.monotonic() + patience
     while process.poll() is None and time.monotonic() < limit:
         time.sleep(_POLL)
-    if process.poll() is None:
-        process.kill()
+    kill(process)
     process.wait()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process of `start_here` and what it started, unless it has ended."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+
+
+def _feed(pipe: BinaryIO, data: bytes | Path) -> None:
+    """Write to a pipe, as far as it is read, and leave it open."""
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(data, bytes):
+            pipe.write(data)
+        else:
+            with data.open("rb") as file:
+                shutil.copyfileobj(file, pipe, _BLOCK)
+        pipe.flush()
 
 
 class Drained:
