@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationInfo, field_validator
 
 from nni_latency.estimators import Estimate, Scores
 from nni_latency.platforms import Platform
@@ -60,13 +60,16 @@ class ValidationDocument(BaseModel):
     fallbacks: list[str] = Field(default_factory=list)
     scores: ScoresDocument
     coverage: Annotated[float, Field(ge=0, le=1)] | None = None
+    repeatability: ScoresDocument | None
     networks: list[ResultDocument]
 
-    @model_validator(mode="after")
-    def _has_networks_or_scores(self) -> ValidationDocument:
-        if not self.networks and self.coverage is None:
-            raise ValueError("without networks it needs the coverage of their intervals")
-        return self
+    @field_validator("networks")
+    @classmethod
+    def _networks_or_scores(cls, networks: list[ResultDocument], known: ValidationInfo) -> list[ResultDocument]:
+        """Refuse a file whose networks were lost: one of scores alone has a coverage, and no repeatability."""
+        if not networks and (known.data.get("coverage") is None or known.data.get("repeatability") is not None):
+            raise ValueError("a file without networks must have their coverage, and null as repeatability")
+        return networks
 
 
 _WHOLE = replace(VALIDATION, model=ValidationDocument)

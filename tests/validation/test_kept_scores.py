@@ -44,7 +44,7 @@ def test_file_without_networks_needs_the_coverage(tmp_path):
     content = json.loads(path.read_text())
     content["coverage"] = None
     path.write_text(json.dumps(content))
-    with pytest.raises(FileFormatError, match="without networks it needs the coverage"):
+    with pytest.raises(FileFormatError, match=r"networks: .*without networks must have their coverage"):
         read_validation(path)
 
 
