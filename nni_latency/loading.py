@@ -504,7 +504,7 @@ def _from_plugin(source: str, missing: estimators.Missing | None) -> estimators.
         registration = load_registry().find("estimator", name)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{error} There is no file {source!r} and no shipped table of that name either."
+            f"{error} There is no file {source!r} and no shipped table of that name either. {tables.LIST_SHIPPED}"
         ) from error
     estimator: estimators.Estimator = registration.make(argument)
     if missing is not None and isinstance(estimator, estimators.TableEstimator):

@@ -89,6 +89,11 @@ class DeviceOptions:
 
 def check_known(platform: Platform) -> None:
     """Raise `MismatchError` if numbers do not say where they hold, as those of a table by hand may."""
+    if platform.runtime == "unknown" and platform.device != "unknown":
+        raise MismatchError(
+            f"The numbers hold for {platform.device}, with a runtime that is not known, so nothing that is measured "
+            "can be compared with them."
+        )
     if platform.runtime == "unknown":
         raise MismatchError(
             "The estimator does not say on which device and runtime its numbers hold, so nothing that is measured can "
