@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import tempfile
 import warnings
@@ -47,6 +48,12 @@ _SAME_SIZE: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "str
 
 #: Operators that convert their input to their own layout.
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+#: Operators that compute more or less, depending on values.
+_BY_VALUE = frozenset({"If", "Loop", "NonMaxSuppression", "NonZero", "Scan", "Unique"})
+
+#: Numbers from which on a weight is large.
+_LARGE = 4096
 
 #: Layer that produces an input of the given rank.
 _PRODUCERS: dict[int, tuple[str, dict[str, Any]]] = {
@@ -190,6 +197,21 @@ class OnnxNetwork:
     def _places(self) -> dict[str, int]:
         """Index of each input by name; cached because every timed run needs it."""
         return {item.name: int(item.name.rpartition("input")[2]) for item in fed_inputs(self.model.graph)}
+
+    def weights(self) -> list[Any]:
+        """Return the weights on whose values the latency does not depend: large matrices and filters of 32 bits.
+
+        There are none where an operator decides by values how much is computed.
+        """
+        onnx = require("onnx", "Reading the weights of a network", "onnx")
+        if not _BY_VALUE.isdisjoint(node.op_type for node in self.model.graph.node):
+            return []
+        large = (
+            onnx.numpy_helper.to_array(tensor)
+            for tensor in self.model.graph.initializer
+            if tensor.data_type == _REAL and len(tensor.dims) > 1 and math.prod(tensor.dims) >= _LARGE
+        )
+        return [values for values in large if 0 < float(values.std()) < math.inf]
 
     def serialised(self) -> bytes:
         """Return the serialised model."""
