@@ -32,7 +32,7 @@ import time
 import zlib
 from typing import Any, Callable, Iterable
 
-#: What an agent writes first. Anything before it, such as the greeting of a login shell, is skipped.
+#: What an agent and its worker write first.
 MAGIC = b"\x01nni_latency agent 1\x02\n"
 
 #: Reads this source from standard input and runs it.
@@ -53,6 +53,9 @@ exec(compile(source, "nni_latency_agent", "exec"), {"__name__": "nni_latency_age
 
 #: Largest header and largest blob [byte]; what claims to be larger is not a frame.
 LARGEST_HEADER, LARGEST_BLOB = 2**27, 2**33
+
+#: Most that may be printed before the first frame [byte].
+LONGEST_GREETING = 2**18
 
 _LENGTH = struct.Struct(">Q")
 
@@ -89,15 +92,30 @@ def pack(header: dict[str, Any], blobs: Iterable[bytes] = ()) -> bytes:
 
 
 class Frames:
-    """Takes frames apart as their bytes arrive."""
+    """Takes frames apart as their bytes arrive.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    greeted : bool, default=False
+        Whether everything up to `MAGIC` is skipped first, such as the greeting of a login shell.
+    """
+
+    def __init__(self, greeted: bool = False) -> None:
+        #: What came before the first frame; None once that has begun.
+        self.greeting: bytes | None = b"" if greeted else None
         self._data = bytearray()
         self._header: dict[str, Any] | None = None
 
     def feed(self, data: bytes) -> None:
         """Add bytes."""
-        self._data += data
+        if self.greeting is None:
+            self._data += data
+            return
+        before, magic, after = (self.greeting + data).partition(MAGIC)
+        self.greeting = None if magic else before
+        self._data += after
+        if not magic and len(before) > LONGEST_GREETING:
+            raise FrameError("what was printed begins with %r" % before[:40].decode(errors="replace").split("\n")[0])
 
     @property
     def is_whole(self) -> bool:
@@ -549,14 +567,15 @@ class Supervisor:
 
     def _start_worker(self) -> None:
         self.worker = subprocess.Popen(
-            [sys.executable, "-u", "-c", BOOTSTRAP, "worker", self.folder],
+            # As this process was started: it may be emulated, or begun by a script.
+            [sys.argv[1] if len(sys.argv) > 1 else sys.executable, "-u", "-c", BOOTSTRAP, "", self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
             cwd=self.folder,
             env=dict(os.environ, TMPDIR=self.folder),
         )
-        self.from_worker, self.is_opened = Frames(), False
+        self.from_worker, self.is_opened = Frames(greeted=True), False
         self._announce(self.worker.pid)
         assert self.worker.stdin is not None
         try:
@@ -921,6 +940,7 @@ def _settle_process() -> None:
 def work(folder: str, line_in: int, line_out: int) -> None:
     """Answer requests until the line ends: the whole life of a worker."""
     _settle_process()
+    _write(line_out, MAGIC)
     worker, frames = Worker(folder), Frames()
     while True:
         frame = frames.next()
@@ -944,9 +964,9 @@ def own_lines() -> tuple[int, int]:
 
 
 def main(source: bytes) -> None:
-    """Be a worker or the supervisor, as the command says."""
+    """Be the supervisor, given the word that starts a Python; or a worker, given nothing and a folder."""
     line_in, line_out = own_lines()
-    if sys.argv[1:2] == ["worker"]:
+    if len(sys.argv) > 2:
         work(sys.argv[2], line_in, line_out)
         return
 

@@ -105,6 +105,7 @@ class DeviceBench(LocalBench):
         """Take the device, and start another process there."""
         self._line.lock()
         try:
+            self._line.timeout = self.protocol.timeout
             self._line.renew()
             super().__enter__()
         except BaseException:
@@ -259,9 +260,7 @@ class DeviceBench(LocalBench):
             inputs = None if self._value is None else self._arrays(network.feed(each_array(self._value)))
             self._value = None
             needs = [placed_name(network), *(item["content"] for item in inputs or ())]
-            self._line.ask(
-                "step", needs=needs, network=placed_name(network), inputs=inputs, timeout=self.protocol.timeout
-            )
+            self._line.ask("step", needs=needs, network=placed_name(network), inputs=inputs)
 
 
 def _with_preparation(item: _Asked, seconds: float) -> _Asked:

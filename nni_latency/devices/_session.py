@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +22,6 @@ from nni_latency.units import format_seconds
 
 #: Longest time for the agent to start, and for an answer beyond what it may take itself [s].
 START, GRACE = 120.0, 60.0
-
-#: Most that a device may print before the agent answers [byte].
-_LONGEST_GREETING = 2**18
 
 #: How often a device may be lost while it runs one piece of work before that counts as the cause.
 _MOST_LOSSES = 3
@@ -75,7 +73,9 @@ class Session:
     ) -> None:
         self.connection, self.on_wait, self.patience = connection, on_wait, patience
         self._adapter, self._settings = adapter, dict(settings)
-        self._line: _Line | None = None
+        #: The line, if there is one. It is closed with the session at the latest.
+        self._lines: list[_Line] = []
+        weakref.finalize(self, _close_all, self._lines)
         self._number = 0
         self._contents: dict[str, bytes] = {}
         self._users: collections.Counter[str] = collections.Counter()
@@ -85,9 +85,15 @@ class Session:
         self._is_locked = False
         #: Bytes sent to the device and received from it, over all lines.
         self.sent = self.received = 0
+        #: How long one thing may take on the device [s].
+        self.timeout = START
         #: What the agent and its adapter report of the device.
         self.hello: Mapping[str, Any] = {}
         self.opened: Mapping[str, Any] = {}
+
+    @property
+    def _line(self) -> _Line | None:
+        return self._lines[0] if self._lines else None
 
     def open(self) -> None:
         """Start the agent, unless it runs.
@@ -99,7 +105,8 @@ class Session:
         """
         if self._line is not None:
             return
-        self._line = line = _Line(self.connection)
+        line = _Line(self.connection)
+        self._lines.append(line)
         try:
             line.begin()
             self.hello = self._simple("hello").values["facts"]
@@ -131,8 +138,7 @@ class Session:
         if self._line is not None:
             self.sent += self._line.sent
             self.received += self._line.received
-            self._line.close()
-        self._line = None
+            _close_all(self._lines)
         self._there.clear()
         self._puts.clear()
 
@@ -185,7 +191,7 @@ class Session:
             self._there.discard(name)
             self._released.append(name)
 
-    def ask(self, what: str, *, needs: Sequence[str] = (), timeout: float = GRACE, **fields: Any) -> Answer:
+    def ask(self, what: str, *, needs: Sequence[str] = (), timeout: float | None = None, **fields: Any) -> Answer:
         """Ask the device for one thing.
 
         Parameters
@@ -194,8 +200,8 @@ class Session:
             What the worker does.
         needs : sequence of str
             Names of contents that it needs there.
-        timeout : float
-            How long it may take there [s].
+        timeout : float, optional
+            How long it may take there [s]; by default `timeout`.
         **fields
             What it is asked with.
 
@@ -208,7 +214,8 @@ class Session:
         DeviceError
             If the device does not come back, or has no space left.
         """
-        (answer,) = self.ask_all([{"do": what, "needs": list(needs), **fields}], timeout)
+        longest = self.timeout if timeout is None else timeout
+        (answer,) = self.ask_all([{"do": what, "needs": list(needs), **fields}], longest)
         return answer
 
     def ask_all(self, pieces: Sequence[Mapping[str, Any]], timeout: float) -> Iterator[Answer]:
@@ -348,15 +355,21 @@ class Session:
                 return
 
 
+def _close_all(lines: list[_Line]) -> None:
+    while lines:
+        lines.pop().close()
+
+
 class _Line:
     """The pipes of an agent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._process: subprocess.Popen[bytes] = connection.start([connection.python, "-u", "-c", _agent.BOOTSTRAP])
+        self._process: subprocess.Popen[bytes] = connection.start(
+            [connection.python, "-u", "-c", _agent.BOOTSTRAP, connection.python]
+        )
         self._errors = Drained(self._process)
-        self._frames = _agent.Frames()
-        self._greeting: bytes | None = b""
+        self._frames = _agent.Frames(greeted=True)
         self._has_begun = False
         self.sent = self.received = 0
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -368,7 +381,7 @@ class _Line:
         source = Path(_agent.__file__).read_bytes()
         self.send(len(source).to_bytes(8, "big") + source)
         limit = time.monotonic() + START
-        while self._greeting is not None:
+        while self._frames.greeting is not None:
             self._read(limit)
         self._has_begun = True
 
@@ -419,20 +432,13 @@ class _Line:
         self.received += len(data)
         if not data:
             raise self._lost()
-        if self._greeting is None:
+        try:
             self._frames.feed(data)
-            return
-        self._greeting += data
-        before, magic, after = self._greeting.partition(_agent.MAGIC)
-        if magic:
-            self._greeting = None
-            self._frames.feed(after)
-        elif len(before) > _LONGEST_GREETING:
-            first = before[:80].decode(errors="replace").splitlines()[0]
+        except _agent.FrameError as error:
             raise DeviceError(
-                f"{self._connection.description} prints something else than the agent answers, beginning with "
-                f"{first!r}. Check that {self._connection.python!r} is a Python."
-            )
+                f"{self._connection.description} does not answer as the agent does: {error}. Check that "
+                f"{self._connection.python!r} is a Python."
+            ) from error
 
     def _lost(self) -> DeviceError:
         """Say why the line broke: the connection, the Python there, or the agent."""
@@ -456,7 +462,7 @@ class _Line:
             return DeviceError(f"{where}: {lines[-1]} ({python}). Install a newer one there.")
         why = lines[-1] if lines else f"it ended with code {code}"
         return DeviceError(
-            f"{python!r} on {where} cannot run the agent: {why}. Check that it is a Python 3.8 or later."
+            f"{python!r} on {where} cannot run the agent ({why}). Check that it is a Python 3.8 or later."
         )
 
     def wait_for_end(self) -> None:
