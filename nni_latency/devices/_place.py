@@ -25,6 +25,9 @@ _LARGE = 4096
 #: By so many bytes a weight is looked for in a network.
 _BEGINNING = 64
 
+#: A format may have the transpose of these.
+_RANK_OF_MATRICES = 2
+
 Hole = tuple[int, int, int, float]
 
 
@@ -52,11 +55,13 @@ def find_holes(data: bytes, weights: Iterable[NDArray[Any]]) -> list[Hole]:
     found: dict[int, Hole] = {}
     cursor = 0
     for values in weights:
-        raw = np.ascontiguousarray(values, np.float32).tobytes()
-        at = _find(data, raw, cursor)
-        if at >= 0 and at not in found:
-            found[at] = (at, len(raw), 0, float(f"{float(values.std()):.7g}"))
-            cursor = at + len(raw)
+        for form in (values, values.T) if values.ndim == _RANK_OF_MATRICES else (values,):
+            raw = np.ascontiguousarray(form, np.float32).tobytes()
+            at = _find(data, raw, cursor)
+            if at >= 0:
+                found.setdefault(at, (at, len(raw), 0, float(f"{float(values.std()):.7g}")))
+                cursor = at + len(raw)
+                break
     apart: list[Hole] = []
     for at, length, _, scale in (found[place] for place in sorted(found)):
         if not apart or at >= apart[-1][0] + apart[-1][1]:
