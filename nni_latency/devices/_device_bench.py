@@ -30,6 +30,7 @@ from nni_latency.measurement import (
 from nni_latency.measurement.runtimes import (
     KERNEL_SECONDS,
     MOST_KERNEL_RUNS,
+    SETTLING_RUNS,
     Chained,
     Native,
     Parallel,
@@ -194,6 +195,7 @@ class DeviceBench(LocalBench):
             "inputs": inputs,
             "reference": placed_name(reference),
             "reference_inputs": reference_inputs,
+            "settling": SETTLING_RUNS,
             "warmups": self.protocol.n_warmup,
             "runs": self._runs,
             "longest": self._longest,

@@ -17,7 +17,7 @@ from nni_latency.devices import _agent
 from nni_latency.devices._connection import Connection
 from nni_latency.devices._session import Answer, Session
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement.runtimes import Arrays, Place, Placed
+from nni_latency.measurement.runtimes import SETTLING_RUNS, Arrays, Place, Placed
 
 #: Numbers from which on random ones are made on the device instead of sent.
 _LARGE = 4096
@@ -151,6 +151,9 @@ class DevicePlaced(Placed):
         """Run it several times and return the last results, or arrays of their shapes."""
         return self._run(arrays, runs, values=self.keeps_weights)
 
+    def settle(self, arrays: Arrays, runs: int) -> None:
+        """Nothing: a device runs what it has loaded a few times before it times it."""
+
     def _run(self, arrays: Arrays, runs: int, *, values: bool) -> Sequence[NDArray[Any]]:
         answer = self._ask("run", arrays, exact=values, runs=runs, values=values)
         described = answer.values["results"]
@@ -163,11 +166,13 @@ class DevicePlaced(Placed):
 
     def times(self, arrays: Arrays, runs: int) -> list[float]:
         """Time runs there [s]."""
-        return [float(seconds) for seconds in self._ask("times", arrays, runs=runs).values["times"]]
+        return [
+            float(seconds) for seconds in self._ask("times", arrays, runs=runs, settling=SETTLING_RUNS).values["times"]
+        ]
 
     def profile(self, feed: Callable[[], Arrays], runs: int) -> Mapping[str, Any]:
         """Run it several times on the same inputs, with a profile."""
-        found: Mapping[str, Any] = self._ask("profile", feed(), runs=runs).values["profile"]
+        found: Mapping[str, Any] = self._ask("profile", feed(), runs=runs, settling=SETTLING_RUNS).values["profile"]
         return found
 
     def call(self, method: str) -> Any:
