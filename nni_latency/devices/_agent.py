@@ -59,6 +59,9 @@ LONGEST_GREETING = 2**18
 
 _LENGTH = struct.Struct(">Q")
 
+#: How long a worker may take to start and to load its adapter at least [s].
+_OPENING = 120.0
+
 _PREFIX = "nni_latency.agent."
 
 #: Abstract name of the lock of a device.
@@ -452,7 +455,9 @@ class Supervisor:
     def _next(self) -> None:
         """Give the worker its next piece of work; it is started first where there is none."""
         assert self.job is not None
-        self.job["until"] = time.monotonic() + self.job["timeout"]
+        # A runtime may take long to load, however short a network is.
+        longest = self.job["timeout"] if self.is_opened else max(self.job["timeout"], _OPENING)
+        self.job["until"] = time.monotonic() + longest
         if self.worker is None:
             self._start_worker()
         if not self.is_opened:
@@ -525,7 +530,16 @@ class Supervisor:
         return {"facts": facts(), "folder": self.folder, "process": os.getpid()}
 
     def _conditions(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
-        return {"conditions": conditions()}
+        return {"conditions": dict(conditions(), own_time=self._own_time())}
+
+    def _own_time(self) -> float:
+        """Return the time that processors have worked for this process and its workers [s]."""
+        spent = sum(os.times()[:4])
+        if self.worker is not None:
+            # The name of the program stands in brackets before the numbers.
+            ticks = text("/proc/%d/stat" % self.worker.pid).rpartition(")")[2].split()[11:13]
+            spent += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        return spent
 
     def _have(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
         return {"lacking": [name for name in header["names"] if not os.path.exists(self._path(name))]}

@@ -205,7 +205,7 @@ def test_one_agent_measures_at_a_time(monkeypatch):
         second.lock()
     assert waits == [f"Waiting for {second.connection.description}: another process measures there"]
     first.close()
-    second.patience = 30.0
+    second.patience = 120.0
     second.lock()
     second.close()
 
