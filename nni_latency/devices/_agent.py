@@ -179,14 +179,14 @@ def shrink(data: bytes, holes: Iterable[tuple[int, int, int, float]] = ()) -> by
         kept.append(data[at:offset])
         at = offset + length
     kept.append(data[at:])
-    head = json.dumps({"size": len(data), "holes": holes}).encode()
+    head = zlib.compress(json.dumps({"size": len(data), "holes": holes}).encode())
     return _LENGTH.pack(len(head)) + head + zlib.compress(b"".join(kept))
 
 
 def expand(content: bytes) -> bytes:
     """Return the data of a content, with numbers in its holes."""
     (length,) = _LENGTH.unpack_from(content)
-    head = json.loads(content[_LENGTH.size : _LENGTH.size + length])
+    head = json.loads(zlib.decompress(content[_LENGTH.size : _LENGTH.size + length]))
     kept = zlib.decompress(content[_LENGTH.size + length :])
     if not head["holes"]:
         return kept
@@ -582,7 +582,7 @@ class Supervisor:
     def _start_worker(self) -> None:
         self.worker = subprocess.Popen(
             # As this process was started: it may be emulated, or begun by a script.
-            [sys.argv[1] if len(sys.argv) > 1 else sys.executable, "-u", "-c", BOOTSTRAP, "", self.folder],
+            [sys.argv[1], "-u", "-c", BOOTSTRAP, "", self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -989,11 +989,14 @@ def own_lines() -> tuple[int, int]:
 
 
 def main(source: bytes) -> None:
-    """Be the supervisor, given the word that starts a Python; or a worker, given nothing and a folder."""
+    """Be the supervisor, given the word that starts a Python and where folders are; or a worker, given its folder."""
     line_in, line_out = own_lines()
-    if len(sys.argv) > 2:
-        work(sys.argv[2], line_in, line_out)
+    python, folder = sys.argv[1:3]
+    if not python:
+        work(folder, line_in, line_out)
         return
+    if folder and "TMPDIR" not in os.environ and os.path.isdir(folder):
+        tempfile.tempdir = folder
 
     def stop(number: int, frame: Any) -> None:
         sys.exit(128 + number)

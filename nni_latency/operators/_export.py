@@ -52,8 +52,11 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 #: Operators that compute more or less, depending on values.
 _BY_VALUE = frozenset({"If", "Loop", "NonMaxSuppression", "NonZero", "Scan", "Unique"})
 
-#: Numbers from which on a weight is large.
-_LARGE = 4096
+#: Operators whose third input is a bias.
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
+
+#: Numbers from which on a weight is large: a joined network of FBNet is sent in 6 kB instead of 80.
+_LARGE = 256
 
 #: Layer that produces an input of the given rank.
 _PRODUCERS: dict[int, tuple[str, dict[str, Any]]] = {
@@ -199,17 +202,21 @@ class OnnxNetwork:
         return {item.name: int(item.name.rpartition("input")[2]) for item in fed_inputs(self.model.graph)}
 
     def weights(self) -> list[Any]:
-        """Return the weights on whose values the latency does not depend: large matrices and filters of 32 bits.
+        """Return the weights of 32 bits on whose values the latency does not depend: matrices, filters and biases.
 
-        There are none where an operator decides by values how much is computed.
+        Small ones are left out. There are none where an operator decides by values how much is computed.
         """
         onnx = require("onnx", "Reading the weights of a network", "onnx")
-        if not _BY_VALUE.isdisjoint(node.op_type for node in self.model.graph.node):
+        graph = self.model.graph
+        if not _BY_VALUE.isdisjoint(node.op_type for node in graph.node):
             return []
+        biases = {node.input[2] for node in graph.node if node.op_type in _BIASED and len(node.input) > 2}
         large = (
             onnx.numpy_helper.to_array(tensor)
-            for tensor in self.model.graph.initializer
-            if tensor.data_type == _REAL and len(tensor.dims) > 1 and math.prod(tensor.dims) >= _LARGE
+            for tensor in graph.initializer
+            if tensor.data_type == _REAL
+            and (len(tensor.dims) > 1 or tensor.name in biases)
+            and math.prod(tensor.dims) >= _LARGE
         )
         return [values for values in large if 0 < float(values.std()) < math.inf]
 

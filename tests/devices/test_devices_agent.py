@@ -194,7 +194,7 @@ def test_garbage_ends_the_agent_with_a_sentence(temporary):
 
 
 def _started():
-    process = PythonConnection(sys.executable).start([sys.executable, "-u", "-c", _agent.BOOTSTRAP])
+    process = PythonConnection(sys.executable).start([sys.executable, "-u", "-c", _agent.BOOTSTRAP, sys.executable, ""])
     source = Path(_agent.__file__).read_bytes()
     process.stdin.write(len(source).to_bytes(8, "big") + source)
     process.stdin.flush()
