@@ -434,7 +434,7 @@ class Supervisor:
             if what == "end":
                 self._answer({"id": number, "kind": "ok"})
                 return False
-            if what in ("hello", "conditions", "have", "put", "renew", "lock"):
+            if what in ("hello", "conditions", "put", "renew", "lock"):
                 self._answer(dict(getattr(self, "_" + what)(header, blobs), id=number, kind="ok"))
                 return True
             if what == "open":
@@ -540,9 +540,6 @@ class Supervisor:
             ticks = text("/proc/%d/stat" % self.worker.pid).rpartition(")")[2].split()[11:13]
             spent += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
         return spent
-
-    def _have(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
-        return {"lacking": [name for name in header["names"] if not os.path.exists(self._path(name))]}
 
     def _put(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
         for blob in blobs:

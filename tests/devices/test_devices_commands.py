@@ -66,6 +66,7 @@ def test_network_is_measured_on_a_device(run):
     assert found["latency_s"] > 4e-5
 
 
+@pytest.mark.slow
 def test_table_is_built_and_validated_on_a_device(run, tmp_path):
     space = ("--space-args", "preset=cifar,width=0.25,depth=0.1")
     built = run(
