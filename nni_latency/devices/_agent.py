@@ -64,8 +64,8 @@ _OPENING = 120.0
 
 _PREFIX = "nni_latency.agent."
 
-#: Abstract name of the lock of a device.
-_LOCK = "\0nni_latency.measuring"
+#: Beginning of the abstract name of the lock of a device; the temporary folder, which its users share, is the rest.
+_LOCK = "\0nni_latency.measuring."
 
 #: Age from which on a folder without a lock is one that an agent left behind [s].
 _OLD = 3600.0
@@ -421,8 +421,9 @@ class Supervisor:
                 _remove(self._path(name))
                 self.released.append(name)
             if frame[0].get("do") == "stop":
-                self.queue.clear()
-                if self.job is not None:
+                given_up = frame[0]["request"]
+                self.queue = collections.deque(item for item in self.queue if item[0]["id"] != given_up)
+                if self.job is not None and self.job["id"] == given_up:
                     self.job["rest"].clear()
             else:
                 self.queue.append(frame)
@@ -569,7 +570,7 @@ class Supervisor:
         if header["take"]:
             lock = socket.socket(socket.AF_UNIX)
             try:
-                lock.bind(_LOCK)
+                lock.bind(_LOCK + name_of(tempfile.gettempdir().encode())[:16])
             except OSError as error:
                 lock.close()
                 return {"taken": error.errno != errno.EADDRINUSE}

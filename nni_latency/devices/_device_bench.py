@@ -181,18 +181,22 @@ class DeviceBench(LocalBench):
         networks = [_network_of(item) for item in chain]
         own = [value] if len(chain) == 1 else [self._inputs[key] for key in keys[len(natives) :]]
         inputs = self._arrays(networks[0].feed(each_array(value)))
+        piece = self._piece(networks, inputs, natives)
+        if divide:
+            piece |= {"profile": self._profile_of(stage), "calls": list(networks[0].answers)}
+        return _Asked(natives, stage, networks, own, divide, piece, 0.0)
+
+    def _piece(
+        self, networks: Sequence[PlacedNetwork], inputs: Sequence[Mapping[str, Any]], natives: Sequence[Native]
+    ) -> dict[str, Any]:
+        """Return what a device is asked for: a visit without a profile."""
         reference = _network_of(self._reference)
         reference_inputs = self._arrays(reference.feed(each_array(self._reference_input)))
         names = [placed_name(item) for item in networks]
-        around = divide and not isinstance(stage, (Chained, Parallel)) and self.runtime.costs_around
-        is_parallel = isinstance(stage, Parallel)
-        piece = {
+        contents = [item["content"] for item in (*inputs, *reference_inputs)]
+        return {
             "do": "visit",
-            "needs": list(
-                dict.fromkeys(
-                    [*names, placed_name(reference), *(item["content"] for item in (*inputs, *reference_inputs))]
-                )
-            ),
+            "needs": list(dict.fromkeys([*names, placed_name(reference), *contents])),
             "networks": names,
             "inputs": inputs,
             "reference": placed_name(reference),
@@ -203,17 +207,19 @@ class DeviceBench(LocalBench):
             "longest": self._longest,
             "flush": sum(_bytes_of(native) for native in natives),
             "copies": bool(natives),
-            "profile": {
-                "around": around,
-                "near": is_parallel,
-                "seconds": KERNEL_SECONDS if is_parallel else 0.0,
-                "most": MOST_KERNEL_RUNS,
-            }
-            if divide
-            else None,
-            "calls": list(networks[0].answers) if divide else [],
+            "profile": None,
+            "calls": [],
         }
-        return _Asked(natives, stage, networks, own, divide, piece, 0.0)
+
+    def _profile_of(self, stage: Stage) -> dict[str, Any]:
+        """Return how a network is profiled there, as `ProfiledRuntime.divide` does it here."""
+        is_parallel = isinstance(stage, Parallel)
+        return {
+            "around": not isinstance(stage, (Chained, Parallel)) and self.runtime.costs_around,
+            "near": is_parallel,
+            "seconds": KERNEL_SECONDS if is_parallel else 0.0,
+            "most": MOST_KERNEL_RUNS,
+        }
 
     def _arrays(self, arrays: Any) -> list[dict[str, Any]]:
         return described_arrays(self._line, arrays)

@@ -252,10 +252,10 @@ class Session:
                     left.pop(0)
                     yield answer
             except GeneratorExit:
-                # Nobody waits for the rest. The session may be closed, or have another line by now.
-                if self._line is line:
+                # The rest is not wanted. The session may be closed, or have another line by now.
+                if left and self._line is line:
                     with contextlib.suppress(DeviceError):
-                        self._send({"do": "stop"})
+                        self._send({"do": "stop", "request": number})
                 raise
 
     def _provide(self, names: Mapping[str, None]) -> None:
