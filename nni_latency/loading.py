@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import nni_latency.devices as devices
 import nni_latency.documents as documents
@@ -322,24 +322,35 @@ def load_kernel_types() -> Mapping[str, kernels.KernelType]:
     return found
 
 
-def load_runtime(source: str, device: str = "cpu", *, threads: int = 1) -> Runtime:
-    """Return a runtime of this machine.
+def load_runtime(
+    source: str,
+    device: str = "cpu",
+    *,
+    threads: int = 1,
+    on_wait: Callable[[str], None] = lambda _sentence: None,
+) -> Runtime:
+    """Return a runtime of this machine, or of a device.
 
     Parameters
     ----------
     source : str
         The name of a registered one, or ``NAME:PRECISION``, such as ``onnxruntime`` or ``openvino:bf16``.
     device : str, default="cpu"
-        Where it runs.
+        Where it runs: ``cpu``, ``cuda`` or ``cuda:N`` of this machine, or a device as ``NAME:ADDRESS``, such as
+        ``python:/opt/other/bin/python``.
     threads : int, default=1
         Threads that compute one network.
+    on_wait : callable
+        Called with a sentence when a device is waited for.
 
     Raises
     ------
     UnknownNameError
         If there is no runtime of that name, or no such device.
     InvalidValueError
-        If there is no such precision.
+        If there is no such precision, or the runtime does not run on devices.
+    DeviceError
+        If a device cannot be reached, or lacks what is needed there.
 
     Examples
     --------
@@ -347,8 +358,57 @@ def load_runtime(source: str, device: str = "cpu", *, threads: int = 1) -> Runti
     True
     """
     name, precision = split_runtime(source)
-    made: Runtime = load_registry().find("runtime", name).make(device, threads=threads, precision=precision)
-    return made
+    return make_runtime(name, device, threads=threads, precision=precision, on_wait=on_wait)
+
+
+def make_runtime(
+    name: str, device: str, *, on_wait: Callable[[str], None] = lambda _sentence: None, **options: Any
+) -> Runtime:
+    """Make a registered runtime for this machine or for a device.
+
+    Parameters
+    ----------
+    name, device, on_wait
+        As for `load_runtime`.
+    **options
+        Threads, precision, and further arguments of the runtime.
+
+    Raises
+    ------
+    LatencyError
+        As for `load_runtime`.
+    """
+    registration = load_registry().find("runtime", name)
+    connection = connection_of(device)
+    if connection is None:
+        made: Runtime = registration.make(device, **options)
+        return made
+    if "place" not in registration.parameters():
+        raise InvalidValueError(
+            f"The runtime {name!r} runs on this machine alone: it has no adapter for a device such as {device!r}. Take "
+            "another one, such as onnxruntime."
+        )
+    return devices.DeviceRuntime(
+        lambda place: registration.make("cpu", place=place, **options), connection, on_wait=on_wait
+    )
+
+
+#: What makes connections to devices, by their names.
+_CONNECTIONS: Mapping[str, Callable[[str], devices.Connection]] = MappingProxyType(
+    {"python": lambda address: devices.PythonConnection(address)}
+)
+
+
+def connection_of(device: str) -> devices.Connection | None:
+    """Return the connection to a device that is written as ``NAME:ADDRESS``; None for those of this machine.
+
+    Raises
+    ------
+    InvalidValueError
+        If the address is not one.
+    """
+    name, _, address = device.partition(":")
+    return _CONNECTIONS[name](address) if name in _CONNECTIONS else None
 
 
 def split_runtime(source: str) -> tuple[str, str]:
