@@ -336,8 +336,7 @@ def load_runtime(
     source : str
         The name of a registered one, or ``NAME:PRECISION``, such as ``onnxruntime`` or ``openvino:bf16``.
     device : str, default="cpu"
-        Where it runs: ``cpu``, ``cuda`` or ``cuda:N`` of this machine, or a device as ``NAME:ADDRESS``, such as
-        ``python:/opt/other/bin/python``.
+        Where it runs: ``cpu``, ``cuda`` or ``cuda:N`` of this machine, or another device, as for `load_connection`.
     threads : int, default=1
         Threads that compute one network.
     on_wait : callable
@@ -393,22 +392,27 @@ def make_runtime(
     )
 
 
-#: What makes connections to devices, by their names.
-_CONNECTIONS: Mapping[str, Callable[[str], devices.Connection]] = MappingProxyType(
-    {"python": lambda address: devices.PythonConnection(address)}
-)
-
-
 def connection_of(device: str) -> devices.Connection | None:
-    """Return the connection to a device that is written as ``NAME:ADDRESS``; None for those of this machine.
+    """Return the connection to a device; None for ``cpu``, ``cuda``, ``cuda:N``, and what names no connection.
 
     Raises
     ------
-    InvalidValueError
-        If the address is not one.
+    LatencyError
+        As for `load_connection`.
+
+    Examples
+    --------
+    >>> connection_of("ssh:pi@raspberrypi").description
+    'ssh:pi@raspberrypi'
+    >>> connection_of("cuda:0") is None
+    True
     """
-    name, _, address = device.partition(":")
-    return _CONNECTIONS[name](address) if name in _CONNECTIONS else None
+    name = device.partition(":")[0]
+    if name in ("cpu", "cuda"):
+        return None
+    if name in load_registry().connections or device in devices.read_devices():
+        return load_connection(device)
+    return None
 
 
 def split_runtime(source: str) -> tuple[str, str]:
@@ -538,6 +542,7 @@ def load_connection(source: str) -> devices.Connection:
         connection = load_connection(device.connection)
     if device.python:
         connection.python = device.python
+    connection.cores = device.cores
     return connection
 
 

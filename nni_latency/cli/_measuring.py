@@ -29,7 +29,7 @@ from nni_latency.units import format_seconds, number_of
 
 device_option = partial(
     option,
-    "Device: cpu, cuda or cuda:N of this machine, or another one, such as python:/opt/other/bin/python.",
+    "Device: cpu, cuda or cuda:N of this machine, or another one: ssh:USER@HOST, adb, python:PATH or a name.",
     default="cpu",
 )
 

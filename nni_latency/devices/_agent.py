@@ -738,9 +738,9 @@ class Worker:
         cores = settings.get("cores") or usable()[-settings["threads"] :]
         try:
             os.sched_setaffinity(0, cores)
-        except (AttributeError, OSError):
+        except (AttributeError, OSError) as error:
             if settings.get("cores"):
-                raise
+                raise OSError("run on the cores %s, it has %s" % (written(sorted(cores)), written(usable()))) from error
             cores = usable()
         import numpy
 

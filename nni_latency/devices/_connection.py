@@ -92,6 +92,8 @@ class Connection(Pluggable, ABC):
         The device as a user writes it, such as ``ssh:pi@raspberrypi``.
     python : str
         The Python of the device.
+    cores : tuple of int
+        Processors of the device on which networks run; by default the last ones, as many as there are threads.
     folder : str
         Where temporary folders of the device are, unless its variable ``TMPDIR`` names another place.
     """
@@ -109,6 +111,7 @@ class Connection(Pluggable, ABC):
 
     description: str
     python: str = "python3"
+    cores: tuple[int, ...] = ()
     folder: str = "/tmp"
 
     @abstractmethod

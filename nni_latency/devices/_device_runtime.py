@@ -34,8 +34,6 @@ class DeviceRuntime(Runtime):
         How the device is reached.
     on_wait : callable
         Called with a sentence when the device is waited for.
-    cores : sequence of int, default=()
-        Processors of the device that compute; by default the last ones, as many as there are threads.
 
     Raises
     ------
@@ -52,12 +50,11 @@ class DeviceRuntime(Runtime):
         make: Callable[[MakePlace], Runtime],
         connection: Connection,
         on_wait: Callable[[str], None] = lambda _sentence: None,
-        cores: Sequence[int] = (),
     ) -> None:
         places: list[DevicePlace] = []
 
         def make_place(module: str, settings: Any) -> DevicePlace:
-            places.append(DevicePlace(connection, module, {**settings, "cores": list(cores)}, on_wait))
+            places.append(DevicePlace(connection, module, {**settings, "cores": list(connection.cores)}, on_wait))
             return places[-1]
 
         inner = make(make_place)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nni_latency.documents import StrictDocument, explain
 from nni_latency.errors import FileFormatError
@@ -22,6 +22,20 @@ def _check_name(name: str) -> str:
     return name
 
 
+def _parse_cores(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if re.fullmatch(r"(?:\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)?", value, re.ASCII) is None:
+        raise ValueError("no cores")
+    found: set[int] = set()
+    for part in value.split(",") if value else ():
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise ValueError("no range")
+        found.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
+
+
 #: A name: nothing that could be a path, an address, or a device of this machine.
 _Name = Annotated[str, AfterValidator(_check_name)]
 
@@ -31,16 +45,17 @@ class KnownDevice(StrictDocument):
 
     Examples
     --------
-    >>> KnownDevice(connection="ssh:pi@raspberrypi", cores="0-3").python
-    ''
+    >>> KnownDevice.model_validate({"connection": "ssh:pi@raspberrypi", "cores": "0-3,6"}).cores
+    (0, 1, 2, 3, 6)
     """
 
     model_config = ConfigDict(frozen=True)
 
     connection: str = Field(min_length=1, description="how it is reached, such as ssh:pi@raspberrypi")
     python: str = Field("", description="its Python; empty for the one of the connection")
-    cores: str = Field("", pattern=r"^(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?$", description="cores that networks run on")
-    runtime: str = Field("", description="the runtime that is used unless another one is named")
+    cores: Annotated[tuple[int, ...], BeforeValidator(_parse_cores)] = Field(
+        (), description="cores that networks run on, such as 0-3,6; none for the last ones"
+    )
 
 
 _DEVICES = TypeAdapter(dict[_Name, KnownDevice])
@@ -55,7 +70,7 @@ def read_devices(path: Path | None = None) -> Mapping[str, KnownDevice]:
     """Return the devices of a file by name.
 
     A device is a text, as in ``pi = "ssh:pi@raspberrypi"``, or a table ``[pi]`` with ``connection`` and, if need be,
-    ``python``, ``cores`` and ``runtime``.
+    ``python`` and ``cores``.
 
     Parameters
     ----------

@@ -369,8 +369,7 @@ class _Line:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         # The agent starts its worker by the same word. An Android device has its temporary folders in another place.
-        folder = getattr(connection, "folder", "")
-        command = [connection.python, "-u", "-c", _agent.BOOTSTRAP, connection.python, folder]
+        command = [connection.python, "-u", "-c", _agent.BOOTSTRAP, connection.python, connection.folder]
         self._process: subprocess.Popen[bytes] = connection.start(command)
         self._errors = Drained(self._process)
         self._frames = _agent.Frames(greeted=True)

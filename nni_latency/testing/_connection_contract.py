@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from nni_latency.devices import Connection, DeviceError, locked
-from nni_latency.errors import BusyError
+from nni_latency.devices import Connection, DeviceError
 from nni_latency.testing._contracts import expect
 from nni_latency.units import number_of
 
@@ -55,7 +54,6 @@ def check_connection(connection: Connection) -> None:
     finally:
         connection.remove_folder(folder)
     expect(connection.run(["test", "-e", folder]).code == 1, "remove_folder must remove the folder.")
-    _check_lock(connection)
 
 
 def _check_words(connection: Connection) -> None:
@@ -154,20 +152,6 @@ def _check_timeout(connection: Connection, folder: str) -> None:
     while connection.run(["sh", "-c", f"kill -0 {int(number)}"]).code == 0:
         expect(time.monotonic() < limit, "A program that takes too long must be ended on the device, too.")
         time.sleep(0.1)
-
-
-def _check_lock(connection: Connection) -> None:
-    for _ in range(2):
-        with locked(connection) as lock:
-            expect(lock.held, "A lock must be held inside of its context.")
-            try:
-                with locked(connection):
-                    raise AssertionError("A second lock of a device must be refused.")
-            except BusyError as error:
-                expect(connection.description in str(error), f"BusyError must name the device. Got {str(error)!r}.")
-    expect(not lock.held, "A lock must be given back at the end of its context.")
-    left = connection.run(["test", "-e", f"{connection.folder}/nni_latency.lock"]).code
-    expect(left == 1, "Nothing must be left of a lock.")
 
 
 def _error_of(act: Callable[[], object]) -> str:

@@ -11,7 +11,7 @@ import time
 import pytest
 from adb_program import Adb
 
-from nni_latency.devices import AdbConnection, DeviceError, locked
+from nni_latency.devices import AdbConnection, DeviceError
 from nni_latency.errors import InvalidValueError
 from nni_latency.loading import load_connection
 from nni_latency.testing import check_connection
@@ -172,18 +172,6 @@ def test_process_whose_cable_is_pulled_ends(phone, adb):
     assert process.wait(60) == 255
     _, err = process.communicate(timeout=60)
     assert re.match(_LOST, phone.failure(process.returncode, err))
-
-
-def test_lock_is_taken_again_after_the_cable_was_pulled(phone, adb):
-    with locked(phone) as lock:
-        adb.unplug()
-        end = time.monotonic() + 60
-        while lock.held:
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        adb.connect(A1B2="device")
-        with locked(phone) as again:
-            assert again.held
 
 
 def test_program_is_ended_by_a_cable_that_is_pulled(phone, adb, tmp_path):

@@ -1,4 +1,4 @@
-"""Connections pass the contract suite: a Python of this machine, and connections of plugins; the lock of a device."""
+"""Connections pass the contract suite: a Python of this machine, and connections of plugins."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from nni_latency.devices import Connection, DeviceError, PythonConnection, locked
-from nni_latency.errors import BusyError, InvalidValueError, PluginError, UnknownNameError
+from nni_latency.devices import Connection, DeviceError, PythonConnection
+from nni_latency.errors import InvalidValueError, PluginError, UnknownNameError
 from nni_latency.loading import load_connection
 from nni_latency.plugins import load_registry
 from nni_latency.testing import check_connection
 
 
 @pytest.fixture
-def here(tmp_path_factory):
+def here():
     with PythonConnection(sys.executable) as connection:
-        # Its lock is away from those of other tests.
-        connection.folder = str(tmp_path_factory.mktemp("device"))
         yield connection
 
 
@@ -158,104 +156,6 @@ def _wait_until(condition, limit=60.0):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-# The lock ---------------------------------------------------------------------------------------------------------
-
-_HOLDER = """
-import sys, time
-from nni_latency.devices import PythonConnection, locked
-
-connection = PythonConnection(sys.executable)
-connection.folder = sys.argv[1]
-with locked(connection):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.fixture
-def apart(here, tmp_path):
-    """Keep the lock in a folder that a test looks at."""
-    here.folder = str(tmp_path)
-    return here
-
-
-@pytest.fixture
-def holder(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"held\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def test_lock_names_who_holds_it_and_since_when(apart, holder):
-    expected = r"is in use: \S+@\S+ measures on it since 20\d\d-\d\d-\d\d \d\d:\d\d UTC \(process \d+ there\)\. Wait"
-    with pytest.raises(BusyError, match=expected), locked(apart):
-        pass
-
-
-def test_lock_of_a_process_that_was_killed_is_free(apart, holder, tmp_path):
-    holder.kill()
-    holder.wait()
-    with locked(apart) as lock:
-        assert lock.held
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_lock_whose_holder_on_the_device_was_killed_is_taken_over(apart, holder, tmp_path):
-    (file,) = (tmp_path / "nni_latency.lock").iterdir()
-    os.kill(int(file.name), signal.SIGKILL)
-    # Until its parent waits for it, it is there, but runs nothing.
-    _wait_until(lambda: not Path(f"/proc/{file.name}/cmdline").read_text())
-    with locked(apart) as lock:
-        assert lock.held
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_lock_that_a_process_of_this_machine_left_behind_a_lost_connection_is_taken_over(apart, tmp_path):
-    os.mkfifo(tmp_path / "fifo")
-    code = "from nni_latency.devices._lock import _HOLD, _Holder\nprint(_HOLD, _Holder.here('x').text(), sep='|')"
-    script, _, who = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    ).stdout.rpartition("|")
-    # Its process of this machine has ended, and its input stays open, as that of a connection which is cut does.
-    with (tmp_path / "fifo").open("r+b", buffering=0) as open_input:
-        device = subprocess.Popen(
-            ["sh", "-c", script, str(tmp_path), who.strip()], stdin=open_input, stdout=subprocess.PIPE
-        )
-        assert device.stdout.readline() == b"held\n"
-        with locked(apart) as lock:
-            assert lock.held
-        assert device.wait(60) == -signal.SIGKILL
-        device.stdout.close()
-
-
-def test_file_in_the_folder_of_the_lock_that_is_none_is_left_alone(apart, tmp_path):
-    (tmp_path / "nni_latency.lock").mkdir()
-    (tmp_path / "nni_latency.lock" / "-1").touch()
-    with locked(apart) as lock:
-        assert lock.held
-    assert [path.name for path in (tmp_path / "nni_latency.lock").iterdir()] == ["-1"]
-
-
-def test_lock_where_nothing_can_be_written_is_one_sentence(apart, tmp_path):
-    (tmp_path / "nni_latency.lock").touch()
-    expected = rf"cannot keep a lock in the folder '{tmp_path}/nni_latency\.lock': "
-    with pytest.raises(DeviceError, match=expected), locked(apart):
-        pass
-
-
-def test_two_at_once_never_both_hold_the_lock(apart, tmp_path):
-    script = _HOLDER.replace("time.sleep(600)", "time.sleep(0.5); print('left', flush=True)")
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert any(out == "held\nleft\n" for out, _ in outputs)
-    assert all(out == "held\nleft\n" or "BusyError" in err for out, err in outputs)
-    assert list(tmp_path.iterdir()) == []
 
 
 # Names ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ pi = "ssh:pi@raspberrypi"
 connection = "ssh:nano@10.0.0.7:2222"
 python = "/home/nano/venv/bin/python"
 cores = "0-3,5"
-runtime = "onnxruntime"
 """
 
 
@@ -39,8 +38,7 @@ def test_device_is_a_text_or_a_table(written):
         "jetson": KnownDevice(
             connection="ssh:nano@10.0.0.7:2222",
             python="/home/nano/venv/bin/python",
-            cores="0-3,5",
-            runtime="onnxruntime",
+            cores=(0, 1, 2, 3, 5),
         ),
     }
 
@@ -68,7 +66,8 @@ def test_name_is_a_device(written):
     assert isinstance(connection, SshConnection)
     assert connection.description == "ssh:nano@10.0.0.7:2222"
     assert connection.python == "/home/nano/venv/bin/python"
-    assert load_connection("pi").python == "python3"
+    assert connection.cores == (0, 1, 2, 3, 5)
+    assert (load_connection("pi").python, load_connection("pi").cores) == ("python3", ())
 
 
 def test_name_that_is_not_in_the_file_lists_those_that_are(written):
@@ -91,12 +90,14 @@ def test_name_that_is_not_in_the_file_lists_those_that_are(written):
         ('pi = ""\n', r"is not valid: pi\.connection: String should have at least 1 character"),
         (
             '[pi]\nconnection = "adb"\npyhton = "x"\n',
-            r"is not valid: pi\.pyhton: there is no such setting\. A device has connection, python, cores, runtime\.$",
+            r"is not valid: pi\.pyhton: there is no such setting\. A device has connection, python, cores\.$",
         ),
         (
             '[pi]\nconnection = "adb"\ncores = "0;reboot"\n',
             r"is not valid: pi\.cores must be numbers and ranges such as \"0-3\" or \"4,6\"\. Got '0;reboot'\.$",
         ),
+        ('[pi]\nconnection = "adb"\ncores = "3-1"\n', r"is not valid: pi\.cores must be numbers and ranges such as"),
+        ('[pi]\nconnection = "adb"\ncores = 3\n', r"is not valid: pi\.cores must be numbers and ranges .*Got 3\.$"),
         ('"ssh:x" = "adb"\n', r"is not valid: 'ssh:x' cannot be the name of a device: letters, digits"),
         ('"a b" = "adb"\n', r"is not valid: 'a b' cannot be the name of a device"),
         ('cpu = "adb"\n', r"is not valid: 'cpu' cannot be the name of a device"),

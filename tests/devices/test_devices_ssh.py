@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from ssh_server import SSHD, running_ssh_server
 
-from nni_latency.devices import DeviceError, SshConnection, locked
+from nni_latency.devices import DeviceError, SshConnection
 from nni_latency.errors import InvalidValueError
 from nni_latency.loading import load_connection
 from nni_latency.testing import check_connection
@@ -48,7 +48,6 @@ def server(served, monkeypatch):
 @pytest.fixture
 def device(server, tmp_path_factory):
     with SshConnection(server.address) as connection:
-        # Its lock is away from those of other tests.
         connection.folder = str(tmp_path_factory.mktemp("device"))
         yield connection
 
@@ -166,26 +165,6 @@ def test_programs_end_on_the_device_when_this_machine_crashes(server, tmp_path, 
         client.wait()
     _wait_until(lambda: not Path(f"/proc/{number.read_text().strip()}").exists())
     server.cut()
-
-
-@_SERVED
-def test_lock_of_a_machine_that_crashed_is_free(device, server, place):
-    script = f"""
-        import time
-        from nni_latency.devices import SshConnection, locked
-
-        connection = SshConnection({server.address!r})
-        connection.folder = {device.folder!r}
-        with locked(connection):
-            print("held", flush=True)
-            time.sleep(600)
-    """
-    client = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE)
-    assert client.stdout.readline() == b"held\n"
-    client.kill()
-    client.communicate()
-    with locked(device) as lock:
-        assert lock.held
 
 
 @_SERVED
@@ -534,17 +513,6 @@ def test_program_of_run_ends_on_the_device_when_the_connection_is_lost(device, s
 
 
 @_SERVED
-def test_lock_is_taken_again_after_the_connection_was_lost(device, server):
-    with locked(device) as lock:
-        server.cut()
-        _wait_until(lambda: not lock.held)
-        with locked(device) as again:
-            assert again.held
-            assert not lock.held
-    assert list(Path(device.folder).iterdir()) == []
-
-
-@_SERVED
 def test_server_that_allows_few_programs_is_one_sentence(monkeypatch):
     with running_ssh_server("MaxSessions 2") as server:
         monkeypatch.setenv("PATH", f"{server.binaries}:{os.environ['PATH']}")
@@ -592,8 +560,6 @@ def test_connection_that_is_cut_at_random_moments_loses_and_leaves_nothing(devic
             device.send(data, str(folder / "file"))
             assert device.fetch(str(folder / "file")) == data
             assert device.run(["cat"], data=data).out == data
-            with locked(device):
-                pass
         except DeviceError as error:
             sentences.append(str(error))
     cutter.join()

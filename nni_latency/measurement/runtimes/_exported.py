@@ -22,7 +22,7 @@ from nni_latency.measurement.runtimes._placed import Here, MakePlace, Place
 from nni_latency.measurement.runtimes._session import LocalRuntime, check_threads, computing
 from nni_latency.measurement.runtimes._torch import Unpacking
 from nni_latency.operators import OnnxNetwork, export_onnx, tensors_in
-from nni_latency.platforms import RUNTIME_FACT
+from nni_latency.platforms import OTHER_DEVICES, RUNTIME_FACT
 from nni_latency.units import format_percent, number_of
 
 #: How far results may be off from those of torch by precision: the length of the difference over that of the result.
@@ -124,7 +124,9 @@ class ExportedRuntime(LocalRuntime):
                 f"The runtime {self.name!r} computes in {', '.join(self.precisions)}. Got the precision {precision!r}."
             )
         if device not in self.devices:
-            raise InvalidValueError(f"The runtime {self.name!r} runs on {', '.join(self.devices)}. Got {device!r}.")
+            raise InvalidValueError(
+                f"The runtime {self.name!r} runs on {', '.join(self.devices)}. Got {device!r}. {OTHER_DEVICES}"
+            )
         self.device, self.threads, self.precision = device, check_threads(threads), precision
         self._candidates: dict[tuple[str, Any], Stage] = {}
         self._make_place = place
