@@ -17,7 +17,7 @@ from nni_latency.loading import load_connection
 from nni_latency.testing import check_connection
 
 
-@pytest.fixture(params=[0, 255], ids=["older adb", "newer adb"])
+@pytest.fixture(params=[pytest.param(0, id="older adb", marks=pytest.mark.slow), pytest.param(255, id="newer adb")])
 def adb(request, tmp_path, monkeypatch):
     adb = Adb(tmp_path / "platform-tools")
     adb.install(lost=request.param)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from importlib import metadata
 from types import ModuleType
@@ -64,6 +65,21 @@ def test_network_is_measured_on_a_device(run):
     found = _table_of(run("measure", "net.py:Net", "--device", _DEVICE, *words))
     assert found["platform"]["id"].endswith(".numpy.fp32.t1"), found
     assert found["latency_s"] > 4e-5
+
+
+def test_name_of_the_file_of_devices_is_a_device_with_cores(run, monkeypatch, tmp_path):
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "nni_latency").mkdir()
+    (tmp_path / "nni_latency" / "devices.toml").write_text(
+        f'[board]\nconnection = "{_DEVICE}"\ncores = "{core}"\n[large]\nconnection = "{_DEVICE}"\ncores = "9000"\n'
+    )
+    words = ("--input", "3,8,8", "--runtime", "numpy", "--budget", "2s", "--format", "json")
+    found = _table_of(run("measure", "net.py:Net", "--device", "board", *words))
+    assert found["platform"]["facts"]["cpu_affinity"] == str(core)
+    refused = run("measure", "net.py:Net", "--device", "large", *words)
+    assert refused.exit_code != 0
+    assert f"{_DEVICE} cannot do what was asked: run on the cores 9000, it has " in refused.stderr
 
 
 @pytest.mark.slow

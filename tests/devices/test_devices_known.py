@@ -8,7 +8,7 @@ import pytest
 
 from nni_latency.devices import KnownDevice, SshConnection, devices_file, read_devices
 from nni_latency.errors import FileFormatError, InvalidValueError, UnknownNameError
-from nni_latency.loading import load_connection
+from nni_latency.loading import connection_of, load_connection, load_runtime
 
 _FILE = """
 pi = "ssh:pi@raspberrypi"
@@ -68,6 +68,34 @@ def test_name_is_a_device(written):
     assert connection.python == "/home/nano/venv/bin/python"
     assert connection.cores == (0, 1, 2, 3, 5)
     assert (load_connection("pi").python, load_connection("pi").cores) == ("python3", ())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1", "telnet:pi", "other"])
+def test_device_of_this_machine_or_of_no_connection_has_none(written, device):
+    written(_FILE)
+    assert connection_of(device) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "description"),
+    [("pi", "ssh:pi@raspberrypi"), ("jetson", "ssh:nano@10.0.0.7:2222"), ("adb", "adb"), ("ssh:board", "ssh:board")],
+)
+def test_device_with_a_connection_has_it(written, device, description):
+    written(_FILE)
+    assert connection_of(device).description == description
+
+
+def test_file_of_devices_is_not_read_for_devices_of_this_machine(written):
+    written("pi = \n")
+    assert connection_of("cpu") is None
+    with pytest.raises(FileFormatError, match=r"is not TOML"):
+        connection_of("pi")
+
+
+def test_unknown_device_names_those_of_this_machine_and_how_others_are_written(written):
+    expected = r"^Unknown device 'pie'\. Available: cpu.*\. Another device than this machine is ssh:USER@HOST, adb, "
+    with pytest.raises(UnknownNameError, match=expected):
+        load_runtime("torch", "pie")
 
 
 def test_name_that_is_not_in_the_file_lists_those_that_are(written):
