@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nni_latency.devices as devices
 import nni_latency.estimators as estimators
 import nni_latency.graphs as graphs
 import nni_latency.kernels as kernels
@@ -80,6 +81,13 @@ def register_kernels(register: Register) -> None:
         register(name, partial(_kernel_type, name))
 
 
+@hookimpl
+def register_connections(register: Register) -> None:
+    """Register connections to devices: ``ssh:USER@HOST``, ``adb:SERIAL``, and ``python:PATH`` of this machine."""
+    for name in ("ssh", "adb", "python"):
+        register(name, partial(_connection, f"{name.title()}Connection"))
+
+
 def _read_table(argument: str) -> Any:
     return loading.load_estimator(tables.find_table(argument))
 
@@ -147,6 +155,10 @@ def _fbnet_space(**arguments: Any) -> Any:
 
 def _hub_space(name: str, /, **arguments: Any) -> Any:
     return spaces.hub_space(name, **arguments)
+
+
+def _connection(kind: str, address: str) -> Any:
+    return getattr(devices, kind)(address)
 
 
 def _kernel_type(name: str) -> Any:

@@ -50,7 +50,7 @@ class OutputError(LatencyError, OSError):
 
 
 class BusyError(LatencyError, RuntimeError):
-    """Raised when another process holds the file that this one needs for itself."""
+    """Raised when another process holds the file or the device that this one needs for itself."""
 
 
 class UnreachableTargetError(LatencyError, ValueError):

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import nni_latency.devices as devices
 import nni_latency.documents as documents
 import nni_latency.energy as energy
 import nni_latency.estimators as estimators
@@ -321,24 +322,34 @@ def load_kernel_types() -> Mapping[str, kernels.KernelType]:
     return found
 
 
-def load_runtime(source: str, device: str = "cpu", *, threads: int = 1) -> Runtime:
-    """Return a runtime of this machine.
+def load_runtime(
+    source: str,
+    device: str = "cpu",
+    *,
+    threads: int = 1,
+    on_wait: Callable[[str], None] = lambda _sentence: None,
+) -> Runtime:
+    """Return a runtime of this machine, or of a device.
 
     Parameters
     ----------
     source : str
         The name of a registered one, or ``NAME:PRECISION``, such as ``onnxruntime`` or ``openvino:bf16``.
     device : str, default="cpu"
-        Where it runs.
+        Where it runs: ``cpu``, ``cuda`` or ``cuda:N`` of this machine, or another device, as for `load_connection`.
     threads : int, default=1
         Threads that compute one network.
+    on_wait : callable
+        Called with a sentence when a device is waited for.
 
     Raises
     ------
     UnknownNameError
         If there is no runtime of that name, or no such device.
     InvalidValueError
-        If there is no such precision.
+        If there is no such precision, or the runtime does not run on devices.
+    DeviceError
+        If a device cannot be reached, or lacks what is needed there.
 
     Examples
     --------
@@ -346,8 +357,62 @@ def load_runtime(source: str, device: str = "cpu", *, threads: int = 1) -> Runti
     True
     """
     name, precision = split_runtime(source)
-    made: Runtime = load_registry().find("runtime", name).make(device, threads=threads, precision=precision)
-    return made
+    return make_runtime(name, device, threads=threads, precision=precision, on_wait=on_wait)
+
+
+def make_runtime(
+    name: str, device: str, *, on_wait: Callable[[str], None] = lambda _sentence: None, **options: Any
+) -> Runtime:
+    """Make a registered runtime for this machine or for a device.
+
+    Parameters
+    ----------
+    name, device, on_wait
+        As for `load_runtime`.
+    **options
+        Threads, precision, and further arguments of the runtime.
+
+    Raises
+    ------
+    LatencyError
+        As for `load_runtime`.
+    """
+    registration = load_registry().find("runtime", name)
+    connection = connection_of(device)
+    if connection is None:
+        made: Runtime = registration.make(device, **options)
+        return made
+    if "place" not in registration.parameters():
+        raise InvalidValueError(
+            f"The runtime {name!r} runs on this machine alone: it has no adapter for a device such as {device!r}. Take "
+            "another one, such as onnxruntime."
+        )
+    return devices.DeviceRuntime(
+        lambda place: registration.make("cpu", place=place, **options), connection, on_wait=on_wait
+    )
+
+
+def connection_of(device: str) -> devices.Connection | None:
+    """Return the connection to a device; None for ``cpu``, ``cuda``, ``cuda:N``, and what names no connection.
+
+    Raises
+    ------
+    LatencyError
+        As for `load_connection`.
+
+    Examples
+    --------
+    >>> connection_of("ssh:pi@raspberrypi").description
+    'ssh:pi@raspberrypi'
+    >>> connection_of("cuda:0") is None
+    True
+    """
+    name = device.partition(":")[0]
+    if name in ("cpu", "cuda"):
+        return None
+    if name in load_registry().connections or device in devices.read_devices():
+        return load_connection(device)
+    return None
 
 
 def split_runtime(source: str) -> tuple[str, str]:
@@ -430,6 +495,57 @@ def load_remote(source: str, on_wait: Callable[[str], None] = lambda _sentence: 
     return made
 
 
+def load_connection(source: str) -> devices.Connection:
+    """Make the connection to a device. Nothing is opened before it is used.
+
+    Parameters
+    ----------
+    source : str
+        The name of a registered connection and an address, such as ``ssh:pi@raspberrypi``, ``adb`` or
+        ``python:/opt/other/bin/python``; or a name of the file `nni_latency.devices.devices_file`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the address is none.
+    UnknownNameError
+        If there is no connection and no device of that name.
+    FileFormatError
+        If the file of devices cannot be read.
+    PluginError
+        If a plugin fails to make it.
+
+    Examples
+    --------
+    >>> load_connection("ssh:pi@raspberrypi").description
+    'ssh:pi@raspberrypi'
+    """
+    registered = load_registry().connections
+    name, _, address = source.partition(":")
+    if name in registered:
+        made: devices.Connection = registered[name].make(address)
+        return made
+    known = devices.read_devices()
+    if source not in known:
+        names = ", ".join(known) or "none so far"
+        raise UnknownNameError(
+            f"There is no device {source!r}. A device is ssh:USER@HOST, adb, adb:SERIAL, python:PATH, or a name of "
+            f"{str(devices.devices_file())!r}: {names}."
+        )
+    device = known[source]
+    with naming(devices.devices_file()):
+        if device.connection.partition(":")[0] not in registered:
+            raise InvalidValueError(
+                f"The device {source!r} must have a connection such as ssh:pi@raspberrypi, with one of "
+                f"{', '.join(registered)} in front. Got {device.connection!r}."
+            )
+        connection = load_connection(device.connection)
+    if device.python:
+        connection.python = device.python
+    connection.cores = device.cores
+    return connection
+
+
 def file_of(source: str | os.PathLike[str]) -> Path | None:
     """Return the file that the source means: one that exists, one that ships, or what looks like a path.
 
@@ -453,7 +569,7 @@ def _from_plugin(source: str, missing: estimators.Missing | None) -> estimators.
         registration = load_registry().find("estimator", name)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{error} There is no file {source!r} and no shipped table of that name either."
+            f"{error} There is no file {source!r} and no shipped table of that name either. {tables.LIST_SHIPPED}"
         ) from error
     estimator: estimators.Estimator = registration.make(argument)
     if missing is not None and isinstance(estimator, estimators.TableEstimator):

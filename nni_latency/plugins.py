@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import click
 import pluggy
 
+import nni_latency.devices as devices
 import nni_latency.estimators as estimators
 import nni_latency.kernels as kernels
 import nni_latency.measurement as measurement
@@ -101,6 +102,10 @@ class HookSpecs:
         """Register remote machines: ``register(name, factory)``, ``factory(address, on_wait) -> Remote``."""
 
     @hookspec
+    def register_connections(self, register: Register) -> None:
+        """Register connections to devices: ``register(name, factory)``, ``factory(address) -> Connection``."""
+
+    @hookspec
     def register_commands(self, register: RegisterCommand) -> None:
         """Register commands of ``nni-latency``: ``register(name, factory)``, ``factory() -> click.Command``."""
 
@@ -113,6 +118,7 @@ _MADE: Mapping[str, tuple[str, Callable[[], type[Any]]]] = {
     "meter": ("a Meter", lambda: measurement.Meter),
     "kernel": ("a KernelType", lambda: kernels.KernelType),
     "remote": ("a Remote", lambda: measurement.Remote),
+    "connection": ("a Connection", lambda: devices.Connection),
     "command": ("a click.Command", lambda: click.Command),
 }
 
@@ -129,7 +135,7 @@ class Registration:
         Makes it.
     owner : str
         Name of the plugin.
-    kind : {"estimator", "runtime", "meter", "space", "kernel", "remote", "command"}
+    kind : {"estimator", "runtime", "meter", "space", "kernel", "remote", "connection", "command"}
         What it makes.
     runs_networks : bool
         Of a command: whether it runs networks of the user.
@@ -211,7 +217,7 @@ class Registry:
 
     Parameters
     ----------
-    estimators, runtimes, meters, spaces, kernels, remotes, commands : mapping of str to Registration
+    estimators, runtimes, meters, spaces, kernels, remotes, connections, commands : mapping of str to Registration
         By name.
     plugins : tuple of PluginInfo
         Who registered it, broken plugins included.
@@ -223,6 +229,7 @@ class Registry:
     spaces: Mapping[str, Registration] = field(default_factory=dict)
     kernels: Mapping[str, Registration] = field(default_factory=dict)
     remotes: Mapping[str, Registration] = field(default_factory=dict)
+    connections: Mapping[str, Registration] = field(default_factory=dict)
     commands: Mapping[str, Registration] = field(default_factory=dict)
     plugins: tuple[PluginInfo, ...] = ()
 

@@ -141,21 +141,29 @@ def test_wheel_is_marked_as_typed(wheel):
 def test_wheel_holds_the_tables(wheel):
     tables = {f"nni_latency/lut/{path.name}" for path in (ROOT / "lut").glob("*.json")}
     assert tables
-    assert tables <= wheel
+    assert {*tables, "nni_latency/lut/THIRD-PARTY.txt"} <= wheel
+
+
+#: Its source has no skips where the shape changes.
+_WITHOUT_SKIPS = "fbnet-cifar10-32-b1.raspberry-pi-4.tensorflow.fp32.t4"
+
+#: Tables that this project measured; those of others are tested in tests/tables/test_published_devices.py.
+_MEASURED = [name for name in shipped_tables() if ".unknown." not in name and name != _WITHOUT_SKIPS]
 
 
 @pytest.mark.parametrize("name", shipped_tables())
 def test_shipped_table_is_whole_and_named_after_its_platform(name):
     table = LookupTable.load(shipped_tables()[name])
-    assert table.coverage == 1
+    assert table.coverage == 1 or name == _WITHOUT_SKIPS
     assert name.endswith(table.platform.id)
     assert isinstance(load_estimator(f"table:{name}"), TableEstimator)
 
 
-@pytest.mark.parametrize("name", shipped_tables())
+@pytest.mark.parametrize("name", _MEASURED)
 def test_shipped_table_comes_with_a_validation_that_it_passed(name):
     path = shipped_tables()[name]
     summary = read_summary(validation_path(path))
+    assert summary.repeatability is not None
     assert summary.scores.within10 >= 0.95
     assert summary.scores.mape <= summary.repeatability.mape + 0.015
     content = json.loads(validation_path(path).read_text(encoding="utf-8"))

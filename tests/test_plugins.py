@@ -69,7 +69,9 @@ def test_builtin_plugin_registers_what_the_package_brings():
     assert "fbnet" in registry.spaces
 
 
-@pytest.mark.parametrize("kind", ["estimator", "runtime", "meter", "space", "kernel", "remote", "command"])
+@pytest.mark.parametrize(
+    "kind", ["estimator", "runtime", "meter", "space", "kernel", "remote", "connection", "command"]
+)
 def test_every_hook_registers_its_kind(plugin, kind):
     def register_one(register):
         register("one", dict)
@@ -278,6 +280,7 @@ def test_registering_what_is_no_name_or_factory_breaks_that_plugin_alone(plugin,
         ("meter", "a Meter"),
         ("kernel", "a K"),
         ("remote", "a Remote"),
+        ("connection", "a Connection"),
         ("command", r"a click\.Command"),
     ],
 )

@@ -24,6 +24,7 @@ from nni_latency.cli._measuring import (
     ProtocolOptions,
     StoreOptions,
     device_option,
+    speeds_of,
     threads_option,
 )
 from nni_latency.cli._option import BATCH_SIZES, OutputOptions, grouped, names_option, option
@@ -80,9 +81,9 @@ class _PlatformsOptions:
         """Make the runtimes, all of them before anything is measured."""
         return [self._make(text, where) for text in self.platforms]
 
-    def speeds(self, where: RemoteOptions) -> Mapping[str, float]:
-        """Measure what the device computes and moves; other machines are not measured."""
-        return platforms.measure_speeds(self.device, self.threads) if where.remote is None else {}
+    def speeds(self, where: RemoteOptions, runtime: runtimes.Runtime) -> Mapping[str, float]:
+        """Measure what the device computes and moves; machines of a farm are not measured."""
+        return speeds_of(runtime, self.device) if where.remote is None else {}
 
     def _make(self, text: str, where: RemoteOptions) -> runtimes.Runtime:
         runtime, precision = loading.split_runtime(text)
@@ -118,7 +119,7 @@ def measure(
     made = where.make(remote)
     out = output.path()
     networks = _prepare(files, wanted)
-    speeds = where.speeds(remote)
+    speeds = where.speeds(remote, made[0])
     steps = [_Step(runtime, size, networks, speeds) for runtime in made for size in wanted.batch_sizes]
     _measure_all(steps, ending, store)
     measured = [step.found for step in steps if step.found is not None]

@@ -14,9 +14,15 @@ import nni_latency.graphs as graphs
 import nni_latency.learning as learn
 import nni_latency.loading as loading
 import nni_latency.measurement.runtimes as runtimes
-import nni_latency.platforms as platforms
 from nni_latency.cli._console import named, progress, remarks
-from nni_latency.cli._measuring import PlatformOptions, device_option, make_runtime, threads_option
+from nni_latency.cli._measuring import (
+    PlatformOptions,
+    device_option,
+    is_elsewhere,
+    make_runtime,
+    speeds_of,
+    threads_option,
+)
 from nni_latency.cli._option import DURATION, option
 from nni_latency.cli._report import Column, Grid, Report, print_report
 from nni_latency.cli._supervision import INTERRUPTED
@@ -109,8 +115,8 @@ def _measure_and_learn(
             base.shipped,
             runtime,
             asked.budget,
-            device=asked.device,
-            facts=lambda: platforms.measure_speeds(asked.device, asked.threads),
+            device=None if is_elsewhere(runtime) else asked.device,
+            facts=lambda: speeds_of(runtime, asked.device),
             watch=watch,
             store=database,
             fresh=asked.fresh,

@@ -14,6 +14,7 @@ from typing import Any
 import click
 import rich.progress
 
+import nni_latency.devices as devices
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
@@ -22,11 +23,15 @@ from nni_latency.cli._console import progress, remarks
 from nni_latency.cli._option import ASSIGNMENT, DURATION, option, with_fields
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
-from nni_latency.platforms import PRECISIONS, Platform
+from nni_latency.platforms import PRECISIONS, Platform, measure_speeds
 from nni_latency.plugins import Registration, load_registry
 from nni_latency.units import format_seconds, number_of
 
-device_option = partial(option, "Device: cpu, cuda or cuda:N.", default="cpu")
+device_option = partial(
+    option,
+    "Device: cpu, cuda or cuda:N of this machine, or another one: ssh:USER@HOST, adb, python:PATH or a name.",
+    default="cpu",
+)
 
 threads_option = partial(option, "Number of CPU threads.", type=click.IntRange(1), default=1)
 
@@ -89,6 +94,11 @@ class DeviceOptions:
 
 def check_known(platform: Platform) -> None:
     """Raise `MismatchError` if numbers do not say where they hold, as those of a table by hand may."""
+    if platform.runtime == "unknown" and platform.device != "unknown":
+        raise MismatchError(
+            f"The numbers hold for {platform.device}, with a runtime that is not known, so nothing that is measured "
+            "can be compared with them."
+        )
     if platform.runtime == "unknown":
         raise MismatchError(
             "The estimator does not say on which device and runtime its numbers hold, so nothing that is measured can "
@@ -181,19 +191,37 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
         If there is no such runtime, or this machine has no such device.
     InvalidValueError
         If the runtime does not have an option, or its value is of another type.
+    DeviceError
+        If another device cannot be reached, or lacks what is needed there.
     """
     registration = load_registry().find("runtime", options.runtime)
     given = dict(options.runtime_options)
     _check_options(registration, given)
-    made: runtimes.Runtime = registration.make(
-        options.device, threads=options.threads, precision=options.precision, **given
+    return loading.make_runtime(
+        options.runtime,
+        options.device,
+        threads=options.threads,
+        precision=options.precision,
+        on_wait=lambda sentence: remarks().print(sentence, markup=False),
+        **given,
     )
-    return made
+
+
+def is_elsewhere(runtime: runtimes.Runtime) -> bool:
+    """Whether a runtime is that of another device."""
+    return isinstance(runtime, devices.DeviceRuntime)
+
+
+def speeds_of(runtime: runtimes.Runtime, device: str) -> dict[str, float]:
+    """Measure what the device of a runtime computes and moves, see `nni_latency.platforms.measure_speeds`."""
+    if isinstance(runtime, devices.DeviceRuntime):
+        return runtime.speeds()
+    return measure_speeds(device, runtime.platform.threads)
 
 
 def _check_options(registration: Registration, given: dict[str, Any]) -> None:
     runtime, factory, parameters = registration.name, registration.factory, registration.parameters()
-    fixed = {"device", "threads", "precision", *(factory.keywords if isinstance(factory, partial) else ())}
+    fixed = {"device", "threads", "precision", "place", *(factory.keywords if isinstance(factory, partial) else ())}
     known = {
         name: parameter.default
         for name, parameter in parameters.items()

@@ -10,12 +10,12 @@ import click
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.plugins import Registry, load_registry
 
-_KINDS = ("estimators", "runtimes", "meters", "spaces", "kernels", "remotes", "commands")
+_KINDS = ("estimators", "runtimes", "meters", "spaces", "kernels", "remotes", "connections", "commands")
 
 
 @click.command("plugins", cls=ReportingCommand)
 def command() -> None:
-    """List what plugins registered: estimators, runtimes, meters, spaces, kernels, remote machines and commands."""
+    """List what plugins registered: estimators, runtimes, meters, spaces, kernels, machines, connections, commands."""
     registry = load_registry()
     columns = [Column(name, name) for name in ("kind", "name", "plugin", "distribution")]
     broken = [

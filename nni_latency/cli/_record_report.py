@@ -174,8 +174,12 @@ def validation_report(found: validation.Validation, after: Sequence[str] = ()) -
             f"The machine is {format_percent(abs(1 / found.speed - 1))} {slower} than predicted for the space's "
             "reference networks. Measurements are normalised to the speed of the predictions."
         )
+    if found.kept is not None:
+        lines.append(f"The file holds the scores of {number_of(found.scores.n, 'network')}, and not the networks.")
     worst = Grid(rows[:_WORST], columns, "Worst cases")
-    return Report(worst, validation.validation_content(found), rows, after=[_scores(found), *lines, *after])
+    scores = _scores(found)
+    content = validation.validation_content(found)
+    return Report(worst, content, rows or scores.rows, after=[scores, *lines, *after])
 
 
 def _scores(found: validation.Validation) -> Grid:
@@ -185,6 +189,7 @@ def _scores(found: validation.Validation) -> Grid:
             ("predicted against measured", found.scores),
             ("repeatability", found.repeatability),
         )
+        if scores is not None
     ]
     percent = {"MAPE": "mape", "RMSPE": "rmspe", "bias": "bias", "within 5 %": "within5", "within 10 %": "within10"}
     columns = [Column(header, key, partial(format_percent, signed=key == "bias")) for header, key in percent.items()]

@@ -13,9 +13,9 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
 from nni_latency.cli._console import remarks
-from nni_latency.cli._measuring import MeterOptions, PlatformOptions, make_runtime
+from nni_latency.cli._measuring import MeterOptions, PlatformOptions, is_elsewhere, make_runtime
 from nni_latency.cli._option import option
-from nni_latency.errors import InvalidValueError, MismatchError, RemoteError
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, RemoteError
 from nni_latency.platforms import Platform
 from nni_latency.units import number_of
 
@@ -87,6 +87,11 @@ class RemoteOptions:
             If the meter cannot be read here, or not all machines of the platform have it.
         """
         if self.remote is None:
+            if is_elsewhere(runtime) and (metered.meter is not None or metric in tables.METERED):
+                raise MeasurementError(
+                    f"Energy and power are read on this machine alone, and {device} is another one. Measure the "
+                    "latency, or run the command there."
+                )
             return metered.meters(metric, device)
         if metered.meter is None and metric not in tables.METERED:
             return ()

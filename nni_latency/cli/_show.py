@@ -35,6 +35,7 @@ from nni_latency.cli._record_report import (
     validation_report,
 )
 from nni_latency.cli._report import Report, ReportingCommand, print_report
+from nni_latency.cli._shipped_report import shipped_report
 from nni_latency.cli._supervision import user_code
 from nni_latency.cli._table_report import table_pairs, table_report, validation_summary
 from nni_latency.errors import InvalidValueError
@@ -191,16 +192,23 @@ def show_network(path: str, wanted: DividedNetworkOptions, plot: Path | None) ->
 
 
 @click.command("show", cls=ReportingCommand)
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="[FILE]", required=False)
 @click.option("--plot", type=OutputFile(), help="PNG file of what there is to draw of it; of the kernels of --network.")
 @grouped()
-def command(file: str, plot: Path | None, divided: DividedNetworkOptions) -> None:
+def command(file: str | None, plot: Path | None, divided: DividedNetworkOptions) -> None:
     """Show a file that nni-latency wrote: a table, a predictor, a profile, a data set, a validation, a search.
+
+    Without FILE, list the tables that ship with the package, with their errors and sources.
 
     FILE may also be the name of a table that ships with the package, pretrained for the predictor that ships, or the
     name of a registered estimator: of one that is no table, its kind, metric and platform are shown. A file of fusion
     rules is shown with its evidence, or, with --network, by the kernels that it makes of a network.
     """
+    if file is None:
+        if plot is not None or divided.network is not None:
+            raise InvalidValueError("--plot and --network take a FILE. List the tables that ship without them.")
+        print_report(shipped_report())
+        return
     path = loading.file_of(file)
     saved = None if path is None else documents.SavedFile(path)
     if divided.network is not None:

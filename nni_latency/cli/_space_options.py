@@ -36,7 +36,7 @@ class SpaceArguments:
     space: str | None = option(f"{_SPACE}  [default: fbnet]")
     space_args: tuple[dict[str, Any], ...] = option(
         "Arguments of the space, such as width=0.5,num_classes=10, or as a JSON object. Those of fbnet: preset "
-        "(imagenet or cifar), input_size, num_classes, head_channels, and width and depth, which are multipliers.",
+        "(imagenet, cifar or cifar10), input_size, num_classes, head_channels, and the multipliers width and depth.",
         type=ARGUMENTS,
         multiple=True,
     )

@@ -78,10 +78,11 @@ def _fixed_layers(table: tables.LookupTable) -> list[Pairs]:
     texts, unit = format_column(costs, METRIC_UNITS[table.metric])
     shown = iter(texts)
     values = {
-        layer.name: f"{', '.join(f'{choice} {next(shown)}' for choice in layer.entries)} (default {layer.default})"
+        layer.name: f"{', '.join(f'{choice} {next(shown)}' for choice in layer.entries) or 'not measured'} (default "
+        f"{layer.default})"
         for layer in layers
     }
-    return [Pairs(f"Fixed layers [{unit}]", values)] if layers else []
+    return [Pairs(f"Fixed layers [{unit}]" if costs else "Fixed layers", values)] if layers else []
 
 
 def _layer_facts(table: tables.LookupTable) -> dict[str, object]:
@@ -216,7 +217,9 @@ def validation_summary(path: Path | None) -> dict[str, str]:
         return {}
     summary = validation.read_summary(beside)
     scores, halves = summary.scores, summary.repeatability
+    repeats = "" if halves is None else f" (the measurement repeats within {format_percent(halves.mape)})"
+    ranks = "" if scores.spearman is None else f", Spearman {scores.spearman:.3f}"
     return {
-        "validation": f"{number_of(scores.n, 'network')}: MAPE {format_percent(scores.mape)} (the measurement repeats "
-        f"within {format_percent(halves.mape)}), within 10 %: {format_percent(scores.within10)}"
+        "validation": f"{number_of(scores.n, 'network')}: MAPE {format_percent(scores.mape)}{repeats}, within 10 %: "
+        f"{format_percent(scores.within10)}{ranks}"
     }

@@ -126,7 +126,7 @@ def measure_machine(
     runtime: Runtime,
     budget: float = 180.0,
     *,
-    device: str = "cpu",
+    device: str | None = "cpu",
     facts: Callable[[], Mapping[str, float]] = dict,
     watch: Watch = lambda _what, _share: None,
     clock: Callable[[], float] = time.perf_counter,
@@ -144,8 +144,8 @@ def measure_machine(
         Runtime that executes the networks.
     budget : float
         Maximum time [s]; `LEARNING_SHARE` of it is left for learning. Choosing, writing and loading of networks count.
-    device : str
-        Device of the runtime, whose speed is measured by the reference operator.
+    device : str or None
+        Device of the runtime, whose speed is measured by the reference operator in torch; None for one without torch.
     facts : callable, optional
         Returns further facts of the device, such as those of `nni_latency.platforms.measure_speeds`.
     watch : callable, optional
@@ -189,7 +189,7 @@ class _Campaign:
         self,
         runtime: Runtime,
         budget: float,
-        device: str,
+        device: str | None,
         watch: Watch,
         clock: Callable[[], float],
         how: MeasuringOptions,
@@ -213,8 +213,12 @@ class _Campaign:
         begin = self._clock()
         self._members = iter(choose_networks(predictor, takes_onnx=self._runtime.takes_onnx))
         self._facts = facts()
-        self._references.append(measure_reference(self._device, self._runtime.platform.threads))
+        self._measure_reference()
         self._aside += self._clock() - begin
+
+    def _measure_reference(self) -> None:
+        if self._device is not None:
+            self._references.append(measure_reference(self._device, self._runtime.platform.threads))
 
     @property
     def _spent(self) -> float:
@@ -270,7 +274,7 @@ class _Campaign:
         self._has_measured = self._has_measured or has_measured
         self._replays = not has_measured and all(item.key in (*found.latencies, *found.failures) for item in new)
         begin = self._clock()
-        self._references.append(measure_reference(self._device, threads))
+        self._measure_reference()
         self._aside += self._clock() - begin
 
     def _tell(self, what: str, since: float = 0.0) -> None:
@@ -282,7 +286,7 @@ class _Campaign:
         if found is None:
             raise MeasurementError("The budget was spent before the first network was measured. Give a larger one.")
         facts = {**found.platform.facts, "predictor": graphs.shipped_digest()}
-        if self._has_measured:
+        if self._has_measured and self._references:
             facts["reference"] = float(f"{statistics.median(self._references):.4g}")
         platform = replace(found.platform, facts=facts)
         networks = tuple(

@@ -1,5 +1,5 @@
 from ._attribution import CallMap, NetworkCalls, attribute, operator_times
-from ._bench import Bench, CandidateError, LocalBench, Visited, WorkerDiedError
+from ._bench import Bench, CandidateError, LocalBench, Visited, WorkerDiedError, as_subject_error
 from ._campaign import Campaign, measure_network
 from ._cold import NETWORK_TRAFFIC, cold_chain, flush_size, near_flush_size
 from ._isolation import Benches, IsolatedBench, Limits, LocalBenches, WorkerProcess
@@ -73,6 +73,7 @@ __all__ = [
     "WorkerProcess",
     "WorkerState",
     "activation_memory",
+    "as_subject_error",
     "attribute",
     "balanced_round",
     "cold_chain",

@@ -166,11 +166,14 @@ class LocalBench(Bench):
 
     def admit(self, subject: Subject) -> None:
         """Load a subject and run it once on its own inputs."""
-        with _as_subject_error():
+        with as_subject_error():
             inputs = self.runtime.inputs(subject.inputs)
             stage = self.runtime.prepare(subject, inputs)
             stage(inputs)
-        # Subjects of one shape share their input, as those of one layer do in a network.
+        self._keep(subject, stage, inputs)
+
+    def _keep(self, subject: Subject, stage: Stage, inputs: Any) -> None:
+        """Keep a subject; those of one shape share their input, as those of one layer do in a network."""
         self._inputs[subject.key] = self._shared(subject, inputs)
         self._stages[subject.key] = stage
         if subject.kind == "kernel":
@@ -192,7 +195,7 @@ class LocalBench(Bench):
 
         self._time([self._reference], self._reference_input)
         reference = self._time([self._reference], self._reference_input)[0]
-        with _as_subject_error():
+        with as_subject_error():
             usual = 0.0
             for _ in range(self.protocol.n_warmup):
                 usual = self._time([through], inputs)[0]
@@ -212,7 +215,7 @@ class LocalBench(Bench):
         stages, inputs = [self._stages[key] for key in keys], self._inputs[keys[0]]
         if not divide:
             return stages, inputs
-        with _as_subject_error():
+        with as_subject_error():
             if self._are_kernels(keys):
                 stage, inputs = self.runtime.join_parallel(stages, [self._inputs[key] for key in keys])
                 return [stage], inputs
@@ -314,14 +317,14 @@ class LocalBench(Bench):
 
     def step(self, key: str) -> None:
         """Run one subject on what the step before returned, or a kernel on its own input."""
-        with _as_subject_error():
+        with as_subject_error():
             if key in self._kernels and self.runtime.divides:
                 self._value = self._inputs[key]
             self._value = self._stages[key](self._value)
 
 
 @contextlib.contextmanager
-def _as_subject_error() -> Iterator[None]:
+def as_subject_error() -> Iterator[None]:
     """Turn whatever user code raises into a `CandidateError`; errors of the package itself pass."""
     try:
         yield

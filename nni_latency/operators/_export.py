@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import tempfile
 import warnings
@@ -47,6 +48,15 @@ _SAME_SIZE: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "str
 
 #: Operators that convert their input to their own layout.
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+#: Operators that compute more or less, depending on values.
+_BY_VALUE = frozenset({"If", "Loop", "NonMaxSuppression", "NonZero", "Scan", "Unique"})
+
+#: Operators whose third input is a bias.
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
+
+#: Numbers from which on a weight is large: a joined network of FBNet is sent in 6 kB instead of 80.
+_LARGE = 256
 
 #: Layer that produces an input of the given rank.
 _PRODUCERS: dict[int, tuple[str, dict[str, Any]]] = {
@@ -190,6 +200,25 @@ class OnnxNetwork:
     def _places(self) -> dict[str, int]:
         """Index of each input by name; cached because every timed run needs it."""
         return {item.name: int(item.name.rpartition("input")[2]) for item in fed_inputs(self.model.graph)}
+
+    def weights(self) -> list[Any]:
+        """Return the weights of 32 bits on whose values the latency does not depend: matrices, filters and biases.
+
+        Small ones are left out. There are none where an operator decides by values how much is computed.
+        """
+        onnx = require("onnx", "Reading the weights of a network", "onnx")
+        graph = self.model.graph
+        if not _BY_VALUE.isdisjoint(node.op_type for node in graph.node):
+            return []
+        biases = {node.input[2] for node in graph.node if node.op_type in _BIASED and len(node.input) > 2}
+        large = (
+            onnx.numpy_helper.to_array(tensor)
+            for tensor in graph.initializer
+            if tensor.data_type == _REAL
+            and (len(tensor.dims) > 1 or tensor.name in biases)
+            and math.prod(tensor.dims) >= _LARGE
+        )
+        return [values for values in large if 0 < float(values.std()) < math.inf]
 
     def serialised(self) -> bytes:
         """Return the serialised model."""

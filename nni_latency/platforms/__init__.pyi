@@ -1,6 +1,7 @@
 from ._conditions import CONDITIONS, Conditions, gpu_handle, read_conditions
 from ._facts import FACTS, Fact, affinity, cache_sizes, collect_facts
 from ._platform import (
+    OTHER_DEVICES,
     PRECISIONS,
     RUNTIME_FACT,
     Platform,
@@ -17,6 +18,7 @@ from ._remarks import Remark, remarks_on
 __all__ = [
     "CONDITIONS",
     "FACTS",
+    "OTHER_DEVICES",
     "PRECISIONS",
     "RUNTIME_FACT",
     "Conditions",

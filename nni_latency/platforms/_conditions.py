@@ -79,6 +79,8 @@ class Conditions:
     cpu_frequency: float | None = _described("current frequency, mean over the usable processors [Hz]")
     cpu_frequency_top: float | None = _described("current frequency of the fastest usable processor [Hz]")
     cpu_governor: str | None = _described("frequency governors of the usable processors")
+    cpu_temperature: float | None = _described("temperature of the warmest zone [C]")
+    cpu_slowed: bool | None = _described("whether the processors are slowed down because of their heat or supply")
     virtualised: bool | None = _described("whether the machine runs under a hypervisor")
     steal: float | None = _described("time that a hypervisor has taken from the usable processors, summed [s]")
     cpu_quota: float | None = _described("processors' worth of time that the control group grants")
@@ -211,6 +213,7 @@ def kernel_conditions(root: Path, processors: Sequence[int]) -> Found:
     yield from _times(root / "proc", processors)
     yield from _frequencies(root, processors)
     yield from _governors(root, processors)
+    yield from _heat(root)
     yield from _hypervisor(root / "proc")
     yield from _quota(root)
     yield from _memory(root / "proc")
@@ -255,6 +258,23 @@ def _governors(root: Path, processors: Sequence[int]) -> Found:
     told = {_text(_cpufreq(root, number) / "scaling_governor") for number in processors} - {""}
     if told:
         yield "cpu_governor", ", ".join(sorted(told))
+
+
+def _heat(root: Path) -> Found:
+    degrees = [_text(path) for path in root.glob("sys/class/thermal/thermal_zone*/temp")]
+    # A zone that does not work has a temperature that no machine has.
+    known = [int(text) / 1000 for text in degrees if re.fullmatch(r"-?\d+", text) and -50_000 < int(text) < 150_000]
+    if known:
+        yield "cpu_temperature", max(known)
+    cooling = [
+        _text(path / "cur_state")
+        for path in root.glob("sys/class/thermal/cooling_device*")
+        if re.search("cpu|processor", _text(path / "type"), re.IGNORECASE)
+    ]
+    states = [int(text) for text in cooling if text.isdigit()]
+    firmware = re.fullmatch(r"(?:0x)?([0-9a-f]+)", _text(root / "sys/devices/platform/soc/soc:firmware/get_throttled"))
+    if states or firmware:
+        yield "cpu_slowed", any(states) or bool(firmware and int(firmware[1], 16) & 0xF)
 
 
 def _hypervisor(proc: Path) -> Found:

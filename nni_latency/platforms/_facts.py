@@ -65,6 +65,11 @@ FACTS: tuple[Fact, ...] = (
     Fact("cuda", "version of CUDA that torch was built with", identity=True),
     Fact("cudnn", "version of cuDNN"),
     Fact("nni_latency", "version of this package"),
+    Fact("source", "who published the numbers, and of what they are"),
+    Fact("paper", "where they are described"),
+    Fact("repository", "where they were published"),
+    Fact("licence", "licence of the publication, with its copyright"),
+    Fact("unpublished", "parts of the platform that are assumed"),
 )
 
 

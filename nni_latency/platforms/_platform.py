@@ -222,6 +222,10 @@ def device_slug(facts: Mapping[str, FactValue]) -> str:
     return slug
 
 
+#: How devices are named that are not this machine, for messages.
+OTHER_DEVICES = "Another device than this machine is ssh:USER@HOST, adb, python:PATH, or a name of devices.toml."
+
+
 def list_devices() -> list[str]:
     """List the devices that this machine can measure on, ``cpu`` first.
 
@@ -248,7 +252,7 @@ def resolve_device(name: str) -> str:
         return full
     known = list_devices()
     if full not in known:
-        raise UnknownNameError.of("device", name, known)
+        raise UnknownNameError(f"{UnknownNameError.of('device', name, known)} {OTHER_DEVICES}")
     return full
 
 

@@ -231,6 +231,8 @@ def draw_validation(validation: Validation, out: str | Path) -> Path:
 
     Raises
     ------
+    InvalidValueError
+        If the validation has scores alone.
     OutputError
         If it cannot be written.
     """
@@ -249,7 +251,11 @@ def _is_extreme(result: NetworkResult) -> bool:
 
 
 def draw_scatter(axes: Any, validation: Validation) -> None:
-    """Draw predicted against measured costs, with the ideal diagonal."""
+    """Draw predicted against measured costs, with the ideal diagonal; `InvalidValueError` if there are no networks."""
+    if not validation.results:
+        raise InvalidValueError(
+            f"The validation of {validation.estimator} has scores alone. There are no networks to plot."
+        )
     factor, unit = METRICS[validation.metric].shown
     ends = [number * factor for item in validation.results for number in (item.measured, item.predicted.value)]
     draw_ideal(axes, ends, [0.10, 0.05])
@@ -270,11 +276,11 @@ def draw_scatter(axes: Any, validation: Validation) -> None:
             )
     axes.set_xlabel(f"measured {validation.metric} [{unit}]")
     axes.set_ylabel(f"predicted {validation.metric} [{unit}]")
-    scores = validation.scores
+    scores, halves = validation.scores, validation.repeatability
     axes.set_title(
         f"MAPE {format_percent(scores.mape)}, within 10 %: {format_percent(scores.within10)}, "
-        f"Spearman {scores.spearman:.3f}\n"
-        f"repeatability of the measurement {format_percent(validation.repeatability.mape)}",
+        f"Spearman {scores.spearman:.3f}"
+        + (f"\nrepeatability of the measurement {format_percent(halves.mape)}" if halves is not None else ""),
         fontsize=10,
     )
     axes.legend(fontsize=8, loc="upper left", title="bands: 5 and 10 %", title_fontsize=8)

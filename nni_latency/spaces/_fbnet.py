@@ -30,8 +30,10 @@ class FBNetSpace(ModelSpace):
         Classes; 1000 for ImageNet, 100 for CIFAR.
     input_size : int, optional
         Input image size [pixel]; 224 for ImageNet, 32 for CIFAR.
-    preset : {"imagenet", "cifar"}, optional
-        Strides of the stages. Without it, inputs of up to 64 pixels take those of CIFAR.
+    preset : {"imagenet", "cifar", "cifar10"}, optional
+        Strides of the stages. Without it, inputs of up to 64 pixels take those of ``cifar``: 1, 1, 2, 2, 1, 2, 1, as
+        HW-NAS-Bench has them for CIFAR-100. ``cifar10`` shrinks images earlier: 1, 2, 2, 1, 1, 1, 1, as
+        https://github.com/jh88/fbnet.
     width : float, default=1.0
         Factor on all channels, rounded to multiples of 8.
     depth : float, default=1.0

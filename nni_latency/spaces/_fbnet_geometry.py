@@ -60,6 +60,8 @@ class Preset:
 PRESETS: dict[str, Preset] = {
     "imagenet": Preset(2, (1, 2, 2, 2, 1, 2, 1), 224, 1000),
     "cifar": Preset(1, (1, 1, 2, 2, 1, 2, 1), 32, 100),
+    # As github.com/jh88/fbnet, from which a table of a Raspberry Pi 4 comes.
+    "cifar10": Preset(1, (1, 2, 2, 1, 1, 1, 1), 32, 10),
 }
 
 
@@ -90,7 +92,7 @@ class FBNetGeometry:
     Parameters
     ----------
     preset : str
-        ``imagenet`` or ``cifar``.
+        ``imagenet``, ``cifar`` or ``cifar10``.
     input_size, num_classes, head_channels : int
         Input image size [pixel], classes, channels before the classifier.
     width : float

@@ -37,13 +37,14 @@ from ._plan import (
     measure_plan_of,
     network_plan,
 )
-from ._shipped import find_table, shipped_table, shipped_tables, validation_path
+from ._shipped import LIST_SHIPPED, find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
 from ._solving import Solution, energy_of_operators, metered_table, network_powers, solve_entries
 
 __all__ = [
     "CONFLICTS",
     "HEAD_ONLY",
+    "LIST_SHIPPED",
     "METERED",
     "OPERATORS",
     "UNKNOWN",

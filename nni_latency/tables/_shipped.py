@@ -13,6 +13,9 @@ PACKAGE = "nni_latency.lut"
 #: Suffix of the file of a table's validation.
 VALIDATION = ".validation.json"
 
+#: Remedy for the name of a table that does not exist.
+LIST_SHIPPED = "List the tables that ship with: nni-latency show"
+
 
 def shipped_tables() -> dict[str, Path]:
     """List the tables that ship with the package, from name (space and platform) to file.
@@ -47,11 +50,5 @@ def find_table(name: str | Path) -> Path:
     path = Path(name)
     known = path if is_file(path) else shipped_table(name)
     if known is None:
-        raise UnknownNameError(
-            f"There is no file {str(name)!r}, and no shipped table of that name. {_listing(shipped_tables())}"
-        )
+        raise UnknownNameError(f"There is no file {str(name)!r}, and no shipped table of that name. {LIST_SHIPPED}")
     return known
-
-
-def _listing(shipped: dict[str, Path]) -> str:
-    return f"Shipped are: {', '.join(shipped) or 'none'}."

@@ -1,3 +1,4 @@
+from ._connection_contract import check_connection
 from ._contracts import check_estimator, check_plugin, check_runtime
 from ._device import FakeDevice, FakeMeter
 from ._engine_contracts import check_bench, check_meter, check_schedule
@@ -11,6 +12,7 @@ __all__ = [
     "FakeModule",
     "FakeRuntime",
     "check_bench",
+    "check_connection",
     "check_estimator",
     "check_meter",
     "check_plugin",

@@ -37,7 +37,8 @@ class ValidationSummary(BaseModel):
     model_config = ConfigDict(strict=True)
 
     scores: ScoresDocument
-    repeatability: ScoresDocument
+    #: Null where the networks are not in the file.
+    repeatability: ScoresDocument | None
 
 
 VALIDATION = DocumentFormat(
@@ -70,7 +71,7 @@ def validation_content(validation: Validation) -> dict[str, Any]:
         "unit": METRIC_UNITS[validation.metric],
         "platform": {"id": validation.platform.id, "facts": dict(validation.platform.facts)},
         "scores": _scores(validation.scores),
-        "repeatability": _scores(validation.repeatability),
+        "repeatability": validation.repeatability and _scores(validation.repeatability),
         "speed": validation.speed,
         "coverage": validation.coverage,
         "duration": validation.duration,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationInfo, field_validator
 
-from nni_latency.estimators import Estimate
+from nni_latency.estimators import Estimate, Scores
 from nni_latency.platforms import Platform
 from nni_latency.units import check_metric
-from nni_latency.validation._document import VALIDATION, validation_content
-from nni_latency.validation._validation import NetworkResult, Validation
+from nni_latency.validation._document import VALIDATION, ScoresDocument, validation_content
+from nni_latency.validation._validation import KeptScores, NetworkResult, Validation
 
 
 class WhereDocument(BaseModel):
@@ -45,7 +46,7 @@ class ResultDocument(BaseModel):
 
 
 class ValidationDocument(BaseModel):
-    """What the file of a validation says; its scores follow from the networks."""
+    """What the file of a validation says; its scores follow from the networks, if it has any."""
 
     model_config = ConfigDict(strict=True)
 
@@ -57,7 +58,18 @@ class ValidationDocument(BaseModel):
     drift: list[float]
     failures: dict[str, str]
     fallbacks: list[str] = Field(default_factory=list)
-    networks: list[ResultDocument] = Field(min_length=1)
+    scores: ScoresDocument
+    coverage: Annotated[float, Field(ge=0, le=1)] | None = None
+    repeatability: ScoresDocument | None
+    networks: list[ResultDocument]
+
+    @field_validator("networks")
+    @classmethod
+    def _networks_or_scores(cls, networks: list[ResultDocument], known: ValidationInfo) -> list[ResultDocument]:
+        """Refuse a file whose networks were lost: one of scores alone has a coverage, and no repeatability."""
+        if not networks and (known.data.get("coverage") is None or known.data.get("repeatability") is not None):
+            raise ValueError("a file without networks must have their coverage, and null as repeatability")
+        return networks
 
 
 _WHOLE = replace(VALIDATION, model=ValidationDocument)
@@ -91,6 +103,11 @@ def save_validation(validation: Validation, path: str | Path) -> Path:
 
 def _validation(document: ValidationDocument) -> Validation:
     where = Platform.parse(document.platform.id)
+    kept = None
+    if not document.networks and document.coverage is not None:
+        scores = document.scores.model_dump()
+        scores["spearman"] = math.nan if scores["spearman"] is None else scores["spearman"]
+        kept = KeptScores(Scores(**scores), document.coverage)
     return Validation(
         document.estimator,
         check_metric(document.metric),
@@ -101,6 +118,7 @@ def _validation(document: ValidationDocument) -> Validation:
         document.duration,
         document.failures,
         tuple(document.fallbacks),
+        kept,
     )
 
 

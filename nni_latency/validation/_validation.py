@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nni_latency.costs import NORMAL
-from nni_latency.errors import MeasurementError, MismatchError, MissingEntryError
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, MissingEntryError
 from nni_latency.estimators import (
     Estimate,
     Estimator,
@@ -82,6 +82,22 @@ class NetworkResult:
         return abs(self.predicted.value - self.measured) <= math.hypot(*margins) + _ROUNDING * self.measured
 
 
+@dataclass(frozen=True)
+class KeptScores:
+    """Scores of networks that a validation does not contain.
+
+    Parameters
+    ----------
+    scores : Scores
+        Agreement of the predictions with the measurements.
+    coverage : float
+        Share of the networks inside their prediction interval.
+    """
+
+    scores: Scores
+    coverage: float
+
+
 @dataclass(frozen=True, repr=False)
 class Validation(Drawn):
     """Comparison of an estimator with measurements.
@@ -107,6 +123,13 @@ class Validation(Drawn):
         Failed networks with the reason.
     fallbacks : tuple of str, default=()
         Messages on operators that did not run on the requested device or in the requested precision.
+    kept : KeptScores, optional
+        Scores in place of `results`, which is empty: of networks that others measured and that are not copied.
+
+    Raises
+    ------
+    InvalidValueError
+        If there are neither results nor scores, or both.
     """
 
     estimator: str
@@ -118,26 +141,37 @@ class Validation(Drawn):
     duration: float
     failures: Mapping[str, str]
     fallbacks: tuple[str, ...] = ()
+    kept: KeptScores | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.results) == (self.kept is not None):
+            raise InvalidValueError("A validation has the results of networks or their scores alone. Give one of them.")
 
     def __repr__(self) -> str:
         return (
-            f"Validation({self.estimator}, {number_of(len(self.results), 'network')} on {self.platform.id}: MAPE "
+            f"Validation({self.estimator}, {number_of(self.scores.n, 'network')} on {self.platform.id}: MAPE "
             f"{format_percent(self.scores.mape)}, Spearman {self.scores.spearman:.3f})"
         )
 
     @cached_property
     def scores(self) -> Scores:
         """Agreement of the predictions with the measurements."""
+        if self.kept is not None:
+            return self.kept.scores
         return score([item.predicted.value for item in self.results], [item.measured for item in self.results])
 
     @cached_property
-    def repeatability(self) -> Scores:
-        """Agreement of the two halves of the measurements, an upper bound for predictions."""
+    def repeatability(self) -> Scores | None:
+        """Agreement of the two halves of the measurements, an upper bound for predictions; None without `results`."""
+        if not self.results:
+            return None
         return score([item.halves[0] for item in self.results], [item.halves[1] for item in self.results])
 
     @property
     def coverage(self) -> float:
         """Share of the networks inside their prediction interval; nominally 0.95."""
+        if self.kept is not None:
+            return self.kept.coverage
         return sum(item.inside for item in self.results) / len(self.results)
 
     @property

@@ -154,3 +154,21 @@ def test_what_is_computed_of_sizes_is_neither_a_call_nor_a_node():
     assert network.n_labels == trace(_Shuffled(), inputs, "graph").n_calls
     kinds = {node.op_type for node in network.model.graph.node}
     assert not kinds & {"Shape", "Mul", "Floor", "Cast"}
+
+
+def test_weights_are_those_on_whose_values_the_latency_does_not_depend():
+    layers = nn.Sequential(nn.Conv2d(3, 300, 3), nn.ReLU(), nn.Conv2d(300, 2, 1, bias=False), nn.Conv2d(2, 2, 1)).eval()
+    network = export_onnx(layers, [torch.zeros(1, 3, 8, 8)])
+    assert [weight.shape for weight in network.weights()] == [(300, 3, 3, 3), (300,), (2, 300, 1, 1)]
+
+
+def test_weights_are_kept_where_values_decide_how_much_is_computed():
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, inputs):
+            return torch.nonzero(self.linear(inputs))
+
+    assert export_onnx(Chosen().eval(), [torch.zeros(1, 64)]).weights() == []

@@ -143,6 +143,13 @@ def test_cifar_preset_has_the_strides_of_the_public_measurements():
     assert [layer.stride for layer in firsts] == [1, 2, 2, 1, 2, 1]
 
 
+def test_cifar10_preset_has_the_strides_of_the_public_table_of_a_raspberry_pi():
+    """Stem stride 1, stages 1, 2, 2, 1, 1, 1, 1: blocks of 184 channels see images of 8 pixels."""
+    geometry = FBNetSpace(preset="cifar10").geometry
+    assert (geometry.input_size, geometry.num_classes) == (32, 10)
+    assert [layer.input_size for layer in geometry.layers] == [32] * 2 + [16] * 4 + [8] * 16
+
+
 def test_public_architectures_are_networks_of_the_cifar_space():
     files = sorted(_SHARED.glob("*.csv"))
     if not files:
@@ -243,7 +250,7 @@ def test_bad_argument_is_named(arguments, message):
 
 
 def test_unknown_preset_lists_what_there_is():
-    with pytest.raises(UnknownNameError, match=r"Unknown preset 'mnist'\. Available: imagenet, cifar\."):
+    with pytest.raises(UnknownNameError, match=r"Unknown preset 'mnist'\. Available: imagenet, cifar, cifar10\."):
         FBNetSpace(preset="mnist")
 
 

@@ -306,6 +306,23 @@ class CompiledNetwork(ABC):
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""
 
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether it has the weights of the original. Others are random, and only the shapes of results count."""
+        return True
+
+    def settled(self, inputs: Arrays, runs: int) -> Sequence[NDArray[Any]]:
+        """Run it several times, until what a runtime does once is done, and return the last results."""
+        return [self.run(inputs) for _ in range(runs)][-1]
+
+    def settle(self, inputs: Arrays, runs: int) -> None:
+        """Run it several times for nothing; on a device that happens before it is first timed."""
+        self.settled(inputs, runs)
+
+    def times(self, inputs: Arrays, runs: int) -> list[float] | None:
+        """Time runs where the network is, as on a device [s]; None, as by default, where that is this process."""
+        return None
+
     def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
         """Say which nodes do not run where, or in the precision, that was asked for; none by default.
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,18 @@ from nni_latency.measurement._record import Fallback
 from nni_latency.measurement._subject import Subject
 from nni_latency.measurement._timing import Stage
 from nni_latency.measurement.runtimes._base import Arrays, CompiledNetwork
+from nni_latency.measurement.runtimes._placed import Here, MakePlace, Place
 from nni_latency.measurement.runtimes._session import LocalRuntime, check_threads, computing
 from nni_latency.measurement.runtimes._torch import Unpacking
 from nni_latency.operators import OnnxNetwork, export_onnx, tensors_in
-from nni_latency.platforms import RUNTIME_FACT
+from nni_latency.platforms import OTHER_DEVICES, RUNTIME_FACT
 from nni_latency.units import format_percent, number_of
 
 #: How far results may be off from those of torch by precision: the length of the difference over that of the result.
 _TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2, "int8": 0.3}
 
 #: Runs until what a runtime does once is done.
-_SETTLING_RUNS = 2
+SETTLING_RUNS = 2
 
 
 def each_array(value: Any) -> Arrays:
@@ -51,10 +53,10 @@ class Native:
     """What runs in torch before a network."""
 
     def __init__(self, module: Any) -> None:
-        self._module = module
+        self.module = module
 
     def __call__(self, value: Any) -> Any:
-        made = list(tensors_in(self._module(*map(torch.from_numpy, each_array(value)))))
+        made = list(tensors_in(self.module(*map(torch.from_numpy, each_array(value)))))
         return made[0].numpy() if len(made) == 1 else tuple(tensor.numpy() for tensor in made)
 
 
@@ -93,6 +95,8 @@ class ExportedRuntime(LocalRuntime):
         Threads that compute one network.
     precision : str, default="fp32"
         One of `precisions`.
+    place : callable, default=Here
+        Makes the `Place` where its adapter runs networks: this process, or a device.
 
     Raises
     ------
@@ -109,15 +113,33 @@ class ExportedRuntime(LocalRuntime):
     #: Devices that it computes on.
     devices: tuple[str, ...] = ("cpu",)
 
-    def __init__(self, device: str = "cpu", *, threads: int = 1, precision: str = "fp32") -> None:
+    #: The module that is its adapter, which also runs on devices; empty for a runtime that has none.
+    adapter: str = ""
+
+    def __init__(
+        self, device: str = "cpu", *, threads: int = 1, precision: str = "fp32", place: MakePlace = Here
+    ) -> None:
         if precision not in self.precisions:
             raise InvalidValueError(
                 f"The runtime {self.name!r} computes in {', '.join(self.precisions)}. Got the precision {precision!r}."
             )
         if device not in self.devices:
-            raise InvalidValueError(f"The runtime {self.name!r} runs on {', '.join(self.devices)}. Got {device!r}.")
+            raise InvalidValueError(
+                f"The runtime {self.name!r} runs on {', '.join(self.devices)}. Got {device!r}. {OTHER_DEVICES}"
+            )
         self.device, self.threads, self.precision = device, check_threads(threads), precision
         self._candidates: dict[tuple[str, Any], Stage] = {}
+        self._make_place = place
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What its adapter is made with."""
+        return {"threads": self.threads, "precision": self.precision}
+
+    @cached_property
+    def place(self) -> Place:
+        """Where its adapter runs networks."""
+        return self._make_place(self.adapter, self.settings)
 
     @property
     @abstractmethod
@@ -158,7 +180,11 @@ class ExportedRuntime(LocalRuntime):
             try:
                 yield
             finally:
-                self._candidates.clear()
+                self.forget_candidates()
+
+    def forget_candidates(self) -> None:
+        """Let go of compiled candidates, which are kept for those that compute the same."""
+        self._candidates.clear()
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
         """Build a module, compile it, and check what it computes against torch; or compile a network in ONNX.
@@ -188,9 +214,10 @@ class ExportedRuntime(LocalRuntime):
             tensors = [torch.from_numpy(array.copy()) for array in arrays]
             expected = tensors_in(module(*(tensor.clone() for tensor in tensors)))
             network = self._export(module, tensors)
-        prepared = self._warmed_up(network, arrays)
-        self._check(prepared.compiled.run(arrays), [item.float().numpy() for item in expected])
-        return prepared
+        compiled = self._compile(network, arrays)
+        found = compiled.settled(arrays, SETTLING_RUNS + 1)
+        self._check(found, [item.float().numpy() for item in expected], values=compiled.keeps_weights)
+        return Prepared(network, compiled)
 
     def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
         """Ask the compiled network; what runs in torch before it is not of the runtime."""
@@ -200,12 +227,11 @@ class ExportedRuntime(LocalRuntime):
 
     def _warmed_up(self, network: Any, arrays: Arrays) -> Prepared:
         compiled = self._compile(network, arrays)
-        for _ in range(_SETTLING_RUNS):
-            compiled.run(arrays)
+        compiled.settle(arrays, SETTLING_RUNS)
         return Prepared(network, compiled)
 
-    def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> None:
-        """Raise `MeasurementError` if a network computes something else than in torch."""
+    def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], *, values: bool) -> None:
+        """Raise `MeasurementError` if a network computes something else than in torch, or only other shapes."""
         if len(found) != len(expected):
             raise MeasurementError(f"{self.name} returns {number_of(len(found), 'result')}, and torch {len(expected)}.")
         for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
@@ -213,6 +239,8 @@ class ExportedRuntime(LocalRuntime):
                 raise MeasurementError(
                     f"{self.name} returns the shape {mine.shape} for result {number}, and torch {theirs.shape}."
                 )
+            if not values:
+                continue
             off = float(np.linalg.norm(mine.astype(np.float64) - theirs) / max(1e-6, float(np.linalg.norm(theirs))))
             if not off <= _TOLERANCE[self.precision]:
                 raise MeasurementError(

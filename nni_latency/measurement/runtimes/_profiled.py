@@ -40,7 +40,7 @@ _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
 
 #: How long kernels run in one visit [s], and how often at most: profiles are in microseconds, of which a small kernel
 #: takes few.
-_KERNEL_SECONDS, _MOST_KERNEL_RUNS = 0.04, 60
+KERNEL_SECONDS, MOST_KERNEL_RUNS = 0.04, 60
 
 _PROBE_SHAPE = (1, 16, 6, 6)
 
@@ -85,12 +85,44 @@ class ProfiledRuntime(ExportedRuntime):
         Between its neighbours in a network, a kernel finds its input in the layout that it wants. So nodes count that
         change the layout only if there are no others.
         """
+        _ = self.profile_cost  # found before the runs, and not between them
         if isinstance(stage, Chained):
-            return self._divide_chained(stage, value, runs)
+            return self.attribute(stage, _profile(stage.prepared, lambda: each_array(stage.inputs(value)), runs))
         assert isinstance(stage, Prepared), stage
         if isinstance(stage, Parallel):
-            return self._divide_parallel(stage, value, runs)
-        return self._by_part(stage, self._profiled(stage, value, runs))
+            (once,) = self._wholes(stage, value, 1)
+            runs = max(runs, min(MOST_KERNEL_RUNS, math.ceil(KERNEL_SECONDS / once)))
+            return self.attribute(stage, _profile(stage, lambda: _after_others(value), runs))
+        return self.attribute(stage, *self._between_wholes(stage, value, runs))
+
+    def attribute(
+        self, stage: Stage, profiles: Sequence[ProfiledRun], wholes: Sequence[float] = ()
+    ) -> list[list[float]]:
+        """Return what the parts of a network took in every run, as `divide` does, from its profiles.
+
+        Parameters
+        ----------
+        stage : Stage
+            The network.
+        profiles : sequence of ProfiledRun
+            Its runs with a profile.
+        wholes : sequence of float
+            Times of runs without one, before and behind those [s]; none for networks side by side, for one behind
+            what prepares it, and where a profile costs nothing.
+        """
+        runs = self._without_profile(profiles, wholes)
+        if isinstance(stage, Chained):
+            return self._by_chain(stage, runs)
+        assert isinstance(stage, Prepared), stage
+        return self._by_network(stage, runs) if isinstance(stage, Parallel) else self._by_part(stage, runs)
+
+    def _without_profile(self, profiles: Sequence[ProfiledRun], wholes: Sequence[float]) -> list[ProfiledRun]:
+        """Return runs as they would have been without a profile."""
+        cost = self.profile_cost
+        if cost == ProfileCost():
+            return list(profiles)
+        runs = [cost.taken_off(run) for run in profiles]
+        return cost.brought_to(statistics.median(wholes), runs) if wholes else runs
 
     def _by_part(self, stage: Prepared, runs: Sequence[ProfiledRun]) -> list[list[float]]:
         """Return what the parts of a network took in every run [s]."""
@@ -100,25 +132,17 @@ class ProfiledRuntime(ExportedRuntime):
         main = stage.network.main_labels([node.names for node in nodes if not node.changes_layout])
         return [self._divided(stage.network.n_labels, main, labels, run) for run in runs]
 
-    def _profiled(self, stage: Prepared, value: Any, runs: int) -> list[ProfiledRun]:
-        """Return runs as they would have been without a profile."""
-        arrays, cost = each_array(value), self.profile_cost
-        if cost == ProfileCost():
-            return _profile(stage, lambda: arrays, runs)
-        before, after = _halves(runs)
+    def _between_wholes(self, stage: Prepared, value: Any, runs: int) -> tuple[list[ProfiledRun], list[float]]:
+        """Profile runs; where a profile costs something, time as many without one before and behind them [s]."""
+        before, after = _halves(runs) if self.profile_cost != ProfileCost() else (0, 0)
         wholes = self._wholes(stage, value, before)
-        profiles = self._kept(stage, lambda: arrays, runs)
-        wholes += self._wholes(stage, value, after)
-        return cost.brought_to(statistics.median(wholes), profiles)
-
-    def _kept(self, stage: Prepared, feed: Feed, runs: int) -> list[ProfiledRun]:
-        """Return runs without what a profile adds for every node."""
-        cost = self.profile_cost  # found before the runs, and not between them
-        return [cost.taken_off(run) for run in _profile(stage, feed, runs)]
+        profiles = _profile(stage, lambda: each_array(value), runs)
+        return profiles, wholes + self._wholes(stage, value, after)
 
     def _wholes(self, stage: Prepared, value: Any, runs: int) -> list[float]:
         """Return the times of runs without a profile [s]."""
-        return [time_chain([stage], value, self.clock)[0] for _ in range(runs)]
+        there = stage.compiled.times(each_array(value), runs) if runs else []
+        return [time_chain([stage], value, self.clock)[0] for _ in range(runs)] if there is None else there
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]]:
         """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made.
@@ -146,28 +170,24 @@ class ProfiledRuntime(ExportedRuntime):
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and say what its calls of torch functions took, without what lies outside."""
         assert isinstance(stage, Prepared), stage
-        runs = self._profiled(stage, value, 1)
+        runs = self._without_profile(*self._between_wholes(stage, value, 1))
         return self._by_part(stage, [ProfiledRun(run.nodes, run.inside) for run in runs])[0]
 
-    def _divide_chained(self, stage: Chained, value: Any, runs: int) -> list[list[float]]:
-        """Say what the nodes of a network took; what was run before it takes next to no time."""
+    def _by_chain(self, stage: Chained, runs: Sequence[ProfiledRun]) -> list[list[float]]:
+        """Return what the nodes of a network took; what was run before it takes next to no time."""
         least = self.clock.resolution
         before = [least] * len(stage.natives)
-        profiles = self._kept(stage.prepared, lambda: each_array(stage.inputs(value)), runs)
-        return [[*before, max(_kernel_seconds(run.nodes), least)] for run in profiles]
+        return [[*before, max(_kernel_seconds(run.nodes), least)] for run in runs]
 
-    def _divide_parallel(self, stage: Parallel, value: Any, runs: int) -> list[list[float]]:
-        """Say what the nodes of every network took, the weights being out of the caches that are near."""
-        once = time_chain([stage], value, self.clock)[0]
-        runs = max(runs, min(_MOST_KERNEL_RUNS, math.ceil(_KERNEL_SECONDS / once)))
-        profiles = self._kept(stage, lambda: _after_others(value), runs)
-        labels = [stage.network.label_of(node.names) for node in profiles[0].nodes]
+    def _by_network(self, stage: Parallel, runs: Sequence[ProfiledRun]) -> list[list[float]]:
+        """Return what the nodes of every network took, the weights being out of the caches that are near."""
+        labels = [stage.network.label_of(node.names) for node in runs[0].nodes]
         of_part = [
             [place for place, label in enumerate(labels) if label == part] for part in range(stage.network.n_labels)
         ]
         return [
             [max(_kernel_seconds([run.nodes[place] for place in own]), self.clock.resolution) for own in of_part]
-            for run in profiles
+            for run in runs
         ]
 
     @cached_property

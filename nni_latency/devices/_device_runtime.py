@@ -1,0 +1,173 @@
+"""`DeviceRuntime`: a runtime whose networks are made here, and compiled, run and profiled on a device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from nni_latency.devices._connection import Connection
+from nni_latency.devices._device_bench import DeviceBenches
+from nni_latency.devices._place import DevicePlace
+from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.measurement import Benches, Clock, Fallback, Limits, Meter, PerfClock, Stage, Subject
+from nni_latency.measurement.runtimes import ExportedRuntime, MakePlace, ProfiledRun, ProfiledRuntime, Runtime
+from nni_latency.operators import Inputs
+from nni_latency.platforms import FACTS, RUNTIME_FACT, Conditions, Platform, device_slug
+
+
+class DeviceRuntime(Runtime):
+    """A runtime of a device. Networks are exported, joined and attributed here, as its plugin does that.
+
+    Large weights and inputs are replaced by random numbers of the same standard deviation, which the device draws by a
+    seed; the latency does not depend on the values. Where that happens, the shapes of results are checked and not
+    their values.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the runtime of the plugin, given what makes its `Place`.
+    connection : Connection
+        How the device is reached.
+    on_wait : callable
+        Called with a sentence when the device is waited for.
+
+    Raises
+    ------
+    InvalidValueError
+        If the runtime has no adapter, and so runs on this machine alone.
+    DeviceError
+        If the device cannot be reached, or lacks what is needed there.
+    """
+
+    portable = False
+
+    def __init__(
+        self,
+        make: Callable[[MakePlace], Runtime],
+        connection: Connection,
+        on_wait: Callable[[str], None] = lambda _sentence: None,
+    ) -> None:
+        places: list[DevicePlace] = []
+
+        def make_place(module: str, settings: Any) -> DevicePlace:
+            places.append(DevicePlace(connection, module, {**settings, "cores": list(connection.cores)}, on_wait))
+            return places[-1]
+
+        inner = make(make_place)
+        if not isinstance(inner, ExportedRuntime) or not inner.adapter:
+            raise InvalidValueError(
+                f"The runtime {inner.name!r} runs on this machine alone: it has no adapter for a device. Take another "
+                "one, such as onnxruntime."
+            )
+        self.inner, self.connection = inner, connection
+        _ = inner.place
+        (self.place,) = places
+        self.name = inner.name
+        self.supports_layer_timing, self.divides = inner.supports_layer_timing, inner.divides
+        self.sees_calls, self.takes_onnx, self.least_runs = inner.sees_calls, inner.takes_onnx, inner.least_runs
+        # Now, so that what is wrong there is the first thing that is said.
+        self.place.session.open()
+
+    @cached_property
+    def platform(self) -> Platform:
+        """The platform of the device."""
+        known = self.place.device_facts
+        facts = {fact.name: known[fact.name] for fact in FACTS if fact.name in known}
+        own = {"version": self.inner.version, **self.inner.identity}
+        facts |= {f"{RUNTIME_FACT}{name}": value for name, value in own.items()}
+        return Platform(device_slug(facts), self.name, self.inner.precision, self.inner.threads, facts)
+
+    @cached_property
+    def clock(self) -> Clock:
+        """A clock of this machine; what is measured is timed by the device's own."""
+        return PerfClock()
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Keep torch from recording gradients; the device is asked when there is something to run."""
+        with torch.inference_mode():
+            try:
+                yield
+            finally:
+                self.inner.forget_candidates()
+
+    def inputs(self, like: Sequence[int] | Inputs) -> Any:
+        """Make what a stage takes."""
+        return self.inner.inputs(like)
+
+    def prepare(self, subject: Subject, inputs: Any) -> Stage:
+        """Build a module here, compile and run it there, and check the shapes of what it returns."""
+        return self.inner.prepare(subject, inputs)
+
+    def time_calls(self, stage: Stage, value: Any) -> list[float]:
+        """Run a prepared network once there, and time its calls of torch functions."""
+        return self.inner.time_calls(stage, value)
+
+    def join(self, stages: Sequence[Stage], value: Any) -> Stage:
+        """Join networks here."""
+        return self.inner.join(stages, value)
+
+    def join_parallel(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
+        """Join networks here that run side by side."""
+        return self.inner.join_parallel(stages, values)
+
+    def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
+        """Run a network several times there, and attribute the times of its nodes to its parts."""
+        return self.inner.divide(stage, value, runs)
+
+    def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]] | None:
+        """Say which operators of a network run there as one kernel."""
+        return self.inner.fused_operators(subject, inputs)
+
+    def layout_changes(self, subject: Subject, inputs: Any) -> int | None:
+        """Say how often a network brings a tensor into another memory layout there."""
+        return self.inner.layout_changes(subject, inputs)
+
+    def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
+        """Say which nodes do not run there as they were asked to."""
+        return self.inner.fallbacks(stage, value)
+
+    def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
+        """Return the benches of the device.
+
+        Raises
+        ------
+        MeasurementError
+            If there is a meter: it would read this machine.
+        """
+        if meters:
+            raise MeasurementError(
+                f"{meters[0].description} reads this machine, and {self.connection.description} is another one. Omit "
+                "the meter."
+            )
+        return DeviceBenches(self)
+
+    def conditions(self) -> Conditions:
+        """Say what the device is like at this moment."""
+        return Conditions.from_dict(self.place.session.conditions())
+
+    def speeds(self) -> dict[str, float]:
+        """Measure how many operations the device computes per second, and how many bytes it moves, as numpy does it.
+
+        The names are those of `nni_latency.platforms.measure_speeds`.
+        """
+        found = self.place.session.ask("speeds").values
+        return {name: float(found[name]) for name in ("peak_flops", "memory_bandwidth")}
+
+    @property
+    def costs_around(self) -> bool:
+        """Whether a profile costs something there, so that runs without one are timed around it."""
+        return isinstance(self.inner, ProfiledRuntime) and self.inner.profile_cost.inside > 0
+
+    def attribute(self, stage: Stage, profiles: Sequence[ProfiledRun], wholes: Sequence[float]) -> list[list[float]]:
+        """Attribute the times of nodes to parts, as the plugin does that."""
+        assert isinstance(self.inner, ProfiledRuntime), self.inner
+        return self.inner.attribute(stage, profiles, wholes)
+
+    def close(self) -> None:
+        """End the agent on the device; it is started again when it is needed."""
+        self.place.session.close()

@@ -1,0 +1,393 @@
+"""`SshConnection`: a device that is reached by the OpenSSH client of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nni_latency.devices._connection import Connection, DeviceError, start_here
+from nni_latency.errors import InvalidValueError
+
+#: Users and hosts that are passed to ssh. It cannot take them for options, and a shell would not interpret them.
+_ADDRESS = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][\w.@+-]*)@)?"
+    r"(?:(?P<name>[A-Za-z0-9_][\w.-]*)|\[(?P<number>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\])"
+    r"(?::(?P<port>[0-9]{1,5}))?",
+    re.ASCII,
+)
+
+#: How often ssh asks a device that is silent for an answer [s], and how many may be missing before it is lost.
+_KEEP_ALIVE, _KEEP_ALIVES = 10, 3
+
+#: How long authentication and jump hosts may take in all [s].
+_OPENING = 90.0
+
+#: How long the master connection stays open without a program, should this process be killed [s].
+_IDLE = 60
+
+#: Exit code of ssh when the connection fails.
+_FAILED = 255
+
+#: Longest name of a folder for the socket: addresses of sockets have 104 bytes on some systems, and ssh adds to them.
+_LONGEST = 50
+
+#: Options of programs: they share the master connection, and do not connect by themselves should it have ended.
+_SHARED = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false")
+
+#: What the names of folders of sockets begin with; the number of the process follows that made it.
+_PREFIX = "nni-ssh-"
+
+#: What a shell must print to be one.
+_GREETING = "nni_latency"
+
+#: Runs the program with its arguments, as a child of the shell, so that a signal which ends it becomes an exit code.
+_RUN = '"$@"; exit $?'
+
+
+class SshConnection(Connection):
+    """A device reached by SSH, with the OpenSSH client, configuration, keys and host-key checks of this machine.
+
+    All programs share one master connection. The first program opens it; after a loss, the next one opens it again.
+
+    Parameters
+    ----------
+    address : str
+        ``USER@HOST``, ``USER@HOST:PORT``, or a host of ``~/.ssh/config``; an IPv6 address in brackets.
+
+    Attributes
+    ----------
+    patience : int
+        How long a device may take to answer when it is connected to, in whole seconds [s].
+
+    Raises
+    ------
+    InvalidValueError
+        If the address is none.
+
+    Examples
+    --------
+    >>> SshConnection("pi@raspberrypi:2222").description
+    'ssh:pi@raspberrypi:2222'
+    """
+
+    patience: int = 10
+
+    def __init__(self, address: str) -> None:
+        match = _ADDRESS.fullmatch(address)
+        port = match["port"] if match else None
+        if match is None or (port is not None and not 0 < int(port) < 2**16):
+            raise InvalidValueError(
+                "A device 'ssh:USER@HOST[:PORT]' must name a user, a host and perhaps a port, such as "
+                f"ssh:pi@raspberrypi or ssh:pi@192.168.0.7:2222; IPv6 addresses stand in brackets. Got {address!r}."
+            )
+        self.description = f"ssh:{address}"
+        self._target = f"{match['user']}@" * bool(match["user"]) + (match["name"] or match["number"])
+        self._host, self._port, self._user = match["name"] or match["number"], port, match["user"]
+        self._opening = threading.Lock()
+        self._folder: Path | None = None
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program on the device; opens the master connection if need be."""
+        with self._opening:
+            if not self._is_open():
+                self._open()
+        remote = shlex.join(["sh", "-c", _RUN, "sh", *command])
+        return start_here(self._ssh(*_SHARED, "--", self._host, remote), self.description)
+
+    def failure(self, code: int, err: bytes) -> str | None:
+        """Explain the exit code 255 of ssh.
+
+        While the master connection is open, the program itself ended with 255.
+        """
+        if code < 0:
+            return f"The SSH client of this machine, which reaches {self.description}, ended by the signal {-code}."
+        if code != _FAILED:
+            return None
+        if b"Session open refused" in err:
+            return (
+                f"{self.description} runs no more programs at once for one connection. Let the option MaxSessions in "
+                "its /etc/ssh/sshd_config be 10, as it is unless it is set."
+            )
+        if self._is_open():
+            return None
+        return self._explain(err) or self._lost
+
+    @property
+    def _lost(self) -> str:
+        return (
+            f"The connection to {self.description} was lost. Check that the device has power and network; what was "
+            "measured until then is kept."
+        )
+
+    def close(self) -> None:
+        """End the master connection, and with it the programs that still run."""
+        with self._opening:
+            if self._folder is not None:
+                self._end()
+                self._folder = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process opens its own connection.
+        return {name: value for name, value in vars(self).items() if name not in ("_opening", "_folder", "_end")}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._opening, self._folder = threading.Lock(), None
+
+    # The master connection ----------------------------------------------------------------------------------------
+
+    def _ssh(self, *options: str, path: Path | None = None) -> list[str]:
+        fixed = {
+            "BatchMode": "yes",
+            "ConnectTimeout": self.patience,
+            "ServerAliveInterval": _KEEP_ALIVE,
+            "ServerAliveCountMax": _KEEP_ALIVES,
+            "LogLevel": "ERROR",
+            "ClearAllForwardings": "yes",
+            "RemoteCommand": "none",
+            "ControlPath": path or self._socket,
+        }
+        settings = [word for name, value in fixed.items() for word in ("-o", f"{name}={value}")]
+        port = ["-p", self._port] if self._port else []
+        user = ["-l", self._user] if self._user else []
+        return ["ssh", "-T", "-a", "-x", *settings, *port, *user, *options]
+
+    @property
+    def _socket(self) -> Path:
+        if self._folder is None or not self._folder.exists():
+            usual = tempfile.gettempdir()
+            odd = len(usual) > _LONGEST or re.fullmatch(r"[\w./-]+", usual, re.ASCII) is None
+            place = Path("/tmp" if odd else usual)
+            _remove_left_folders(place)
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))
+            self._end = weakref.finalize(self, _end, os.getpid(), self._folder, self._host)
+        return self._folder / "s"
+
+    def _is_open(self) -> bool:
+        if self._folder is None:
+            return False
+        return _listens(self._folder / "s")
+
+    def _open(self) -> None:
+        """Open the master connection, and see that there is a shell behind it."""
+        self._socket.unlink(missing_ok=True)
+        persist = ("-o", "ControlMaster=yes", "-o", f"ControlPersist={_IDLE}")
+        code, _, err = self._call(self._ssh(*persist, "-N", "-f", "--", self._host))
+        if code and self._explain(err) is None:
+            err = self._jump_failure() or err
+        if code:
+            raise DeviceError(self._explain(err) or self._closed(err) or self._unexplained(err))
+        try:
+            self._greet()
+        except BaseException:
+            _end_master(self._socket, self._host)
+            raise
+
+    def _jump_failure(self) -> bytes:
+        """Return what the connection to a jump host prints, if there is one: a master connection does not show it."""
+        _, settings, _ = self._call(self._ssh("-G", "--", self._host))
+        if re.search(rb"^proxy(jump|command) (?!none$)", settings, re.MULTILINE) is None:
+            return b""
+        return self._call(self._ssh("--", self._host, "true", path=Path("none")))[2]
+
+    def _greet(self) -> None:
+        greeting = shlex.join(["sh", "-c", f"echo {_GREETING}"])
+        code, out, err = self._call(self._ssh(*_SHARED, "--", self._host, greeting))
+        text = out.decode(errors="replace").strip()
+        if text == _GREETING:
+            return
+        if code == 0 and text.endswith(_GREETING):
+            raise DeviceError(
+                f"The shell of {self.description} prints {text[: -len(_GREETING)].strip()[:80]!r} whenever a program "
+                "is started, which mixes with what programs print. Let its startup files, such as ~/.bashrc, print "
+                "only in interactive shells."
+            )
+        if code == _FAILED and not self._is_open():
+            raise DeviceError(self._lost)
+        raise DeviceError(
+            f"{self.description} is reached, but runs no programs: "
+            f"{_last_line(err) or _last_line(out) or f'it ended with code {code}'}. A device needs a POSIX shell."
+        )
+
+    def _call(self, command: Sequence[str]) -> tuple[int, bytes, bytes]:
+        """Run ssh with files for what it writes: a master that goes on in the background would keep pipes open."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    # No window asks for the password of a jump host, to which BatchMode does not apply.
+                    env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise DeviceError(
+                    f"There is no program 'ssh' on this machine, which reaches {self.description}. Install OpenSSH's "
+                    "client, on Debian and Ubuntu: apt install openssh-client"
+                ) from error
+            try:
+                code = process.wait(_OPENING)
+            except subprocess.TimeoutExpired as error:
+                raise DeviceError(
+                    f"{self.description} answered, but did not let this machine in within {_OPENING:g} s."
+                ) from error
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            for file in (out, err):
+                file.seek(0)
+            return code, out.read(), err.read()
+
+    # What ssh prints when it fails --------------------------------------------------------------------------------
+
+    def _explain(self, err: bytes) -> str | None:
+        text = err.decode(errors="replace")
+        for pattern, explain in _REASONS.items():
+            match = re.search(pattern, text)
+            if match is not None:
+                return explain(self, match)
+        return None
+
+    def _closed(self, err: bytes) -> str | None:
+        if re.search(rb"kex_exchange_identification|Connection (closed|reset) by", err) is None:
+            return None
+        return (
+            f"{self.description} ended the connection before it was open: it has too many at the moment, or what "
+            f"listens there is no SSH server. To see more: {self._command('ssh -v')}"
+        )
+
+    def _unexplained(self, err: bytes) -> str:
+        reason = _last_line(err)
+        if not reason:
+            return self._lost
+        return f"{self.description} cannot be reached: {reason}. To see more: {self._command('ssh -v')}"
+
+    def _command(self, program: str) -> str:
+        """Return a command that a person may run, with the address as that program takes it."""
+        return " ".join([program, *(["-p", self._port] if self._port else []), self._target])
+
+    def _known_as(self) -> str:
+        """Return the name of the host in files of known hosts."""
+        return f"[{self._host}]:{self._port}" if self._port not in (None, "22") else self._host
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip().rstrip(".") if lines else ""
+
+
+def _changed(connection: SshConnection, _match: re.Match[str]) -> str:
+    return (
+        f"The host key of {connection.description} has changed since it was last used: either the device was installed "
+        "anew, or another machine answers in its place. If it was installed anew, forget the old key: "
+        f"ssh-keygen -R {shlex.quote(connection._known_as())}"
+    )
+
+
+def _unknown(connection: SshConnection, _match: re.Match[str]) -> str:
+    return (
+        f"The host key of {connection.description} is not known to this machine. Connect once by hand, compare the "
+        f"fingerprint that is shown with the device's, and answer yes: {connection._command('ssh')}"
+    )
+
+
+def _no_host(connection: SshConnection, match: re.Match[str]) -> str:
+    return (
+        f"{connection.description} cannot be reached: there is no host {match['host']!r}. Check the name, or write its "
+        "address in numbers."
+    )
+
+
+def _denied(connection: SshConnection, _match: re.Match[str]) -> str:
+    return (
+        f"{connection.description} does not accept this machine's keys; passwords are never asked for. Install a key "
+        f"there: {connection._command('ssh-copy-id')}"
+    )
+
+
+def _unprotected(connection: SshConnection, match: re.Match[str]) -> str:
+    return (
+        f"{connection.description} cannot be reached: other users may read the private key {match['key']!r}, so ssh "
+        f"does not use it. Take that right away: chmod 600 {shlex.quote(match['key'])}"
+    )
+
+
+def _refused(connection: SshConnection, match: re.Match[str]) -> str:
+    return (
+        f"{connection.description} refuses connections at the port {match['port']}. Start the SSH server there, on "
+        "Debian and Ubuntu: systemctl start ssh; or name another port: ssh:USER@HOST:PORT"
+    )
+
+
+def _silent(connection: SshConnection, _match: re.Match[str]) -> str:
+    return (
+        f"{connection.description} does not answer. Check that the device is switched on and in the same network, and "
+        "that no firewall is between."
+    )
+
+
+def _misconfigured(connection: SshConnection, match: re.Match[str]) -> str:
+    return f"{connection.description} cannot be reached: ssh does not accept its configuration: {match['line'].strip()}"
+
+
+#: What ssh prints, and what it means; the first that is found counts.
+_REASONS: dict[str, Callable[[SshConnection, re.Match[str]], str]] = {
+    r"REMOTE HOST IDENTIFICATION HAS CHANGED": _changed,
+    r"Host key verification failed": _unknown,
+    r"Could not resolve hostname (?P<host>[^\s:]+)": _no_host,
+    r"Permissions \S+ for '(?P<key>[^']+)' are too open": _unprotected,
+    r"Permission denied \(|Too many authentication failures": _denied,
+    r"port (?P<port>\d+): Connection refused": _refused,
+    r"timed out|No route to host|Network is unreachable|Host is down": _silent,
+    r"(?P<line>.*(?:Bad configuration option|Bad owner or permissions|[Uu]nsupported option).*)": _misconfigured,
+}
+
+
+def _end(owner: int, folder: Path, host: str) -> None:
+    """End the master connection of a folder and remove it, in the process that made it."""
+    if os.getpid() == owner:
+        _end_master(folder / "s", host)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_master(path: Path, host: str) -> None:
+    if path.exists():
+        command = ["ssh", "-o", f"ControlPath={path}", "-O", "exit", "--", host]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10
+            )
+
+
+def _listens(path: Path) -> bool:
+    """Whether a master connection is open at a socket."""
+    with socket.socket(socket.AF_UNIX) as channel:
+        return channel.connect_ex(str(path)) == 0
+
+
+def _remove_left_folders(place: Path) -> None:
+    """Remove the folders of killed processes whose master connections have ended."""
+    for folder in place.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError, ValueError):
+            if folder.stat().st_uid != os.getuid() or _listens(folder / "s"):
+                continue
+            try:
+                os.kill(int(owner), 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,67 @@
+"""An adapter for tests: its networks compute nothing and have the times that their nodes name. numpy alone."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import time
+
+import numpy as np
+
+
+class Adapter:
+    """Loads networks that are written as JSON; see `numpy_runtime`."""
+
+    name = "the test"
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def facts(self):
+        """Return its version, and where it runs."""
+        return {"version": "1.0", "threads": self.settings["threads"]}
+
+    def load(self, data):
+        """Load a network."""
+        return Network(json.loads(data[data.rindex(b'{"nodes"') :]))
+
+
+class Network:
+    """Returns zeros, after the time that its nodes take."""
+
+    def __init__(self, described):
+        self.nodes, self.outputs = described["nodes"], described["outputs"]
+        self.mischief = described["mischief"]
+        if self.mischief == "refuse":
+            raise ValueError("the test refuses to load this")
+
+    def run(self, arrays):
+        """Do mischief, or run."""
+        if self.mischief == "crash":
+            ctypes.string_at(0)
+        if self.mischief == "hang":
+            time.sleep(1e6)
+        if self.mischief == "exit":
+            os._exit(7)
+        if self.mischief == "print":
+            os.write(1, b"a runtime that prints\n")
+        if self.mischief == "fail":
+            raise RuntimeError("the test refuses to run this\nfor no reason")
+        until = time.perf_counter() + sum(seconds for _, seconds in self.nodes)
+        while time.perf_counter() < until:
+            pass
+        return [np.zeros(shape, np.float32) for shape in self.outputs]
+
+    def profile(self, feed, runs):
+        """Return the times that the nodes have."""
+        took = []
+        for _ in range(runs):
+            begin = time.perf_counter()
+            self.run(feed())
+            took.append(time.perf_counter() - begin)
+        return {"nodes": self.nodes, "seconds": took}
+
+    def size(self):
+        """Return how many nodes there are."""
+        return len(self.nodes)
