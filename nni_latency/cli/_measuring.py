@@ -87,8 +87,9 @@ class DeviceOptions:
         """Return the options with runtime, precision and threads of a platform."""
         allocator = platform.facts.get("runtime.allocator")
         known = (("allocator", allocator),) if allocator else ()
+        runtime = str(platform.facts.get("runtime.tool", platform.runtime))
         return PlatformOptions(
-            self.device, platform.runtime, (*known, *self.runtime_options), platform.precision, platform.threads
+            self.device, runtime, (*known, *self.runtime_options), platform.precision, platform.threads
         )
 
 
@@ -216,7 +217,15 @@ def speeds_of(runtime: runtimes.Runtime, device: str) -> dict[str, float]:
 
 def _check_options(registration: Registration, given: dict[str, Any]) -> None:
     runtime, factory, parameters = registration.name, registration.factory, registration.parameters()
-    fixed = {"device", "threads", "precision", "place", *(factory.keywords if isinstance(factory, partial) else ())}
+    fixed = {
+        "device",
+        "threads",
+        "precision",
+        "place",
+        "connection",
+        "on_wait",
+        *(factory.keywords if isinstance(factory, partial) else ()),
+    }
     known = {
         name: parameter.default
         for name, parameter in parameters.items()

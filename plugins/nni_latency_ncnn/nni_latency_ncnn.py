@@ -80,8 +80,7 @@ class _Net(CompiledNetwork):
         options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = half
         options.use_bf16_storage = False
         with tempfile.TemporaryDirectory() as folder:
-            param, weights = _convert(network, inputs, Path(folder))
-            _check_layers(param)
+            param, weights = convert(network, inputs, Path(folder))
             if self._net.load_param(str(param)) or self._net.load_model(str(weights)):
                 raise MeasurementError("ncnn cannot load the network that pnnx made.")
         self._half = half
@@ -110,8 +109,28 @@ class _Net(CompiledNetwork):
         )
 
 
-def _convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
-    """Convert a network with pnnx; return its layers and its weights."""
+def convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
+    """Convert a network with pnnx.
+
+    Parameters
+    ----------
+    network : OnnxNetwork
+        The network.
+    inputs : tuple of ndarray
+        Inputs, of which the shapes count.
+    folder : Path
+        Where to write.
+
+    Returns
+    -------
+    tuple of Path
+        The file of its layers, and that of its weights.
+
+    Raises
+    ------
+    MeasurementError
+        If pnnx cannot convert it, or ncnn lacks an operator.
+    """
     source, param, weights = folder / "network.onnx", folder / "network.param", folder / "network.bin"
     source.write_bytes(network.serialised())
     shapes = ",".join(f"[{','.join(map(str, array.shape))}]" for array in inputs)
@@ -132,6 +151,7 @@ def _convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, 
     if done.returncode or not (param.is_file() and weights.is_file()):
         last = next(iter(reversed(done.stderr.strip().splitlines())), "it says nothing")
         raise MeasurementError(f"pnnx cannot convert the network: {last}.")
+    _check_layers(param)
     return param, weights
 
 
