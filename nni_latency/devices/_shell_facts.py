@@ -40,6 +40,9 @@ for p in {_PROGRAMS}; do command -v $p >/dev/null 2>&1 && echo "{_MARK}has-$p"; 
 for p in ro.product.model ro.soc.model; do
     command -v getprop >/dev/null 2>&1 && echo "{_MARK}$p" && getprop $p
 done
+if command -v nvidia-smi >/dev/null 2>&1; then
+    echo "{_MARK}gpu"; nvidia-smi -i 0 --query-gpu=name,driver_version --format=csv,noheader
+fi
 show {_FIXED} {_CHANGING}"""
 
 
@@ -99,8 +102,14 @@ class ShellFacts:
             range(len(re.findall(r"^processor\s*:", self._found.get("/proc/cpuinfo", ""), re.M)) or 1)
         )
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the device is, under the names of `nni_latency.platforms.FACTS`."""
+    def facts(self, *, on_gpu: bool = False) -> dict[str, Any]:
+        """Return what the device is, under the names of `nni_latency.platforms.FACTS`.
+
+        Parameters
+        ----------
+        on_gpu : bool, default=False
+            Whether its GPU computes, which is named by nvidia-smi where that is; a board with a GPU names itself.
+        """
         with _as_files(self._found) as root:
             found = _agent.facts(root)
             described = "flags" in self._found.get("/proc/cpuinfo", "") and found["device_name"]
@@ -119,6 +128,12 @@ class ShellFacts:
             "machine": self.machine,
             "cpu_count": len(self.processors),
         }
+        if on_gpu:
+            found["device_kind"] = "cuda"
+            name, comma, driver = self._found.get("gpu", "").partition(", ")
+            if comma:
+                found |= {"device_name": name.strip(), "gpu_driver": driver.strip()}
+                found.pop("cpu_signature", None)
         return found
 
     def conditions(self) -> Conditions:

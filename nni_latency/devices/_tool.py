@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
+from nni_latency.measurement.runtimes import ProfiledRun
 
 #: In which form a network is sent: one ONNX file, one TFLite file, or the two files of ncnn.
 Form = Literal["onnx", "tflite", "ncnn"]
@@ -134,6 +134,8 @@ class Tool(ABC):
         Whether it reports times of layers under the names of ONNX nodes, so that they are attributed to parts.
     counts_always : bool
         Whether these times cost nothing, so that one start gives them together with times of whole runs.
+    on_gpu : bool
+        Whether a GPU computes.
     probe : tuple of str
         Arguments with which it prints something and ends.
     """
@@ -144,6 +146,7 @@ class Tool(ABC):
     precisions: tuple[str, ...] = ("fp32",)
     gives_layers: bool = False
     counts_always: bool = False
+    on_gpu: bool = False
     probe: tuple[str, ...] = ("--help",)
 
     #: The runtime whose plugin prepares networks and reads profiles; without one that is done here.
@@ -200,8 +203,3 @@ def numbers(pattern: str, text: str, what: str) -> list[float]:
     if not values:
         raise UnreadableError(f"its output has no {what}")
     return values
-
-
-def run_of(nodes: Sequence[ProfiledNode], whole: float) -> ProfiledRun:
-    """Return a run of nodes whose times are means over runs; `whole` is what a run took [s]."""
-    return ProfiledRun(list(nodes), whole)

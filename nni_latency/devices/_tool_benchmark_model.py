@@ -7,7 +7,7 @@ import re
 from nni_latency.devices._tool import Start, Tool, Written, numbers
 
 #: A line of statistics over runs [us]; that of the timed ones is the last. Newer versions add the median to it.
-_STATISTICS = re.compile(r"^(?:INFO: )?count=\d+ .*$", re.MULTILINE)
+_STATISTICS = re.compile(r"\bcount=\d+ .*$", re.MULTILINE)
 
 
 class BenchmarkModel(Tool):

@@ -36,6 +36,9 @@ _GRACE = 60.0
 #: Longest time for the tool to print its help [s].
 _PROBE = 60.0
 
+#: Codes of a program that was ended because it took too long: that of timeout, and of a signal by a shell and here.
+_KILLED = (124, 137, -9)
+
 #: Numbers of a weight after which they repeat, so that weights are sent compressed.
 _PERIOD = 2048
 
@@ -97,13 +100,8 @@ class ToolDevice:
                 f"{tool.name} computes in {', '.join(tool.precisions)}. Got the precision {precision!r}. Add "
                 f"--precision {tool.precisions[0]}."
             )
-        self.connection, self.tool, self.binary, self.threads, self.precision = (
-            connection,
-            tool,
-            binary,
-            threads,
-            precision,
-        )
+        self.connection, self.tool, self.binary = connection, tool, binary
+        self.threads, self.precision = threads, precision
         self.on_wait, self.patience = on_wait, _PATIENCE
         #: How long one start may take [s], its warm-up runs, and how long the timed ones may take together [s].
         self.timeout, self.warmups, self.longest = 600.0, 1, 10.0
@@ -115,9 +113,9 @@ class ToolDevice:
         self._there: set[str] = set()
         self._users: collections.Counter[str] = collections.Counter()
         self._companions = [Path(path) for path in tool.companions]
+        weakref.finalize(self, _remove_all, connection, self._folders)
         self._check_binary()
         self.version = tool.version(self._probe())
-        weakref.finalize(self, _remove_all, connection, self._folders)
 
     def _checked(self, cores: Sequence[int]) -> tuple[int, ...]:
         there = self.known.processors
@@ -209,11 +207,15 @@ class ToolDevice:
         DeviceError
             If the device cannot be reached for long.
         """
-        began, pause = time.monotonic(), _FIRST_PAUSE
+        began, pause, refusals = time.monotonic(), _FIRST_PAUSE, 0
         while True:
             try:
                 return self._start(network, **wanted)
             except DeviceError as error:
+                # What fails again although the device can be reached, such as writing on a full disk, stays so.
+                refusals += self._answers()
+                if refusals > 1:
+                    raise
                 if time.monotonic() - began + pause > self.patience:
                     raise DeviceError(f"{error} Run the same command again to resume.") from error
                 self.on_wait(f"{error} Waiting for it.")
@@ -221,6 +223,12 @@ class ToolDevice:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 # It may have been started again, and its temporary folders are gone.
                 self._there.clear()
+
+    def _answers(self) -> bool:
+        try:
+            return self.connection.run(["true"]).code == 0
+        except DeviceError:
+            return False
 
     def _start(self, network: ToolNetwork, *, runs: int, with_layers: bool, warmups: int) -> tuple[Start, Written]:
         is_first = network.name not in self._there
@@ -238,10 +246,11 @@ class ToolDevice:
             with_layers,
             is_first,
         )
+        began = time.monotonic()
         done = self.connection.run(self._words(self.tool.command(start), self.timeout), timeout=self.timeout + _GRACE)
         if done.code == 125 and b"mkdir" in done.err:
             raise DeviceError(f"{self.connection.description} cannot make a folder: {_last_line(done)}.")
-        if done.code in (124, 137) and self.known.has("timeout"):
+        if done.code in _KILLED and self.known.has("timeout") and time.monotonic() - began >= self.timeout:
             raise CandidateError(f"{self.tool.name} did not end within {format_seconds(self.timeout)}")
         if done.code:
             raise CandidateError(f"{self.tool.name} failed with code {done.code}: {_last_line(done)}")

@@ -70,7 +70,7 @@ class ToolRuntime(DeviceRuntime):
     @cached_property
     def platform(self) -> Platform:
         """The platform of the device."""
-        known = self.device.known.facts()
+        known = self.device.known.facts(on_gpu=self.device.tool.on_gpu)
         facts = {fact.name: known[fact.name] for fact in FACTS if fact.name in known}
         if self.device.cores:
             facts["cpu_affinity"] = ",".join(map(str, self.device.cores))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 
-from nni_latency.devices._tool import Start, Tool, UnreadableError, Written, run_of
+from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
 from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
 
-#: How long it warms up for one run that is asked for [ms]; it takes no number of runs.
-_WARM_UP = 50
+#: How long it warms up for one run that is asked for [ms], as it takes no number of runs; and how layers are named that
+#: bring a tensor into another layout.
+_WARM_UP, _REFORMAT = 50, "Reformatting CopyNode"
 
 
 class TrtExec(Tool):
-    """TensorRT on a GPU. It writes the time of every run and the mean of every layer as JSON.
+    """TensorRT on a GPU; it writes the time of every run and the mean of every layer. Engines are built once.
 
-    The engine is built when a network is run first, and loaded from then on. A sample is what the GPU computes, without
-    the copies of inputs and results.
+    A sample is what the GPU computes, without the copies of inputs and results.
 
     References
     ----------
@@ -26,6 +26,7 @@ class TrtExec(Tool):
     runtime = "tensorrt"
     precisions = ("fp32", "fp16", "int8")
     gives_layers = True
+    on_gpu = True
 
     def command(self, start: Start) -> list[str]:
         """Return the command; it would run for three seconds at least unless told otherwise."""
@@ -60,19 +61,18 @@ class TrtExec(Tool):
         """Read ``averageMs`` of every layer; the name of one that several nodes became has all of theirs."""
         try:
             rows = [item for item in written.json("profile.json") if "name" in item]
-            nodes = [ProfiledNode(_names(item["name"]), 1e-3 * float(item["averageMs"])) for item in rows]
+            nodes = [
+                ProfiledNode(_names(item["name"]), 1e-3 * float(item["averageMs"]), item["name"].startswith(_REFORMAT))
+                for item in rows
+            ]
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableError("a layer in profile.json has no number 'averageMs'") from error
-        return [run_of(nodes, sum(node.seconds for node in nodes))]
+        return [ProfiledRun(nodes, sum(node.seconds for node in nodes))]
 
     def version(self, text: str) -> str | None:
         """Find the version in a line such as ``TensorRT.trtexec [TensorRT v100300]``."""
-        found = re.search(r"TensorRT[ .]v?(\d{4,6})\b", text)
-        if found is None:
-            return None
-        number = int(found[1])
-        step = 10000 if number >= 100000 else 1000
-        return f"{number // step}.{number // 100 % (step // 100)}.{number % 100}"
+        found = re.search(r"\[TensorRT v(?:(\d\d)(\d\d)(\d\d)|(\d)(\d)(\d\d))\]", text)
+        return ".".join(str(int(part)) for part in found.groups() if part) if found else None
 
 
 def _names(name: str) -> list[str]:
