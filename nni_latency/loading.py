@@ -467,7 +467,7 @@ def load_own_tool(
     """
     if file is None:
         raise InvalidValueError(
-            "The runtime 'tool' needs the TOML file that describes it. Add --runtime-option file=TOOL.toml"
+            "The runtime 'tool' needs the TOML file that describes it. Give its option 'file', as in file=TOOL.toml."
         )
     tool = devices.read_tool(str(file))
     return _tool_runtime(tool, device, binary or tool.binary, cores, threads, precision, connection, on_wait)
@@ -489,8 +489,8 @@ def _tool_runtime(
         )
     if binary is None:
         raise InvalidValueError(
-            f"The path of {tool.name} on the device is missing. Add --runtime-option binary=PATH, such as "
-            f"binary=/data/local/tmp/{tool.name}"
+            f"The path of {tool.name} on the device is missing. Give the option 'binary' of the runtime, as in "
+            f"binary=/data/local/tmp/{tool.name}."
         )
     numbers = devices.parse_cores(cores)
     where = connection or devices.PythonConnection(sys.executable)

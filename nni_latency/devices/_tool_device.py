@@ -97,8 +97,8 @@ class ToolDevice:
     ) -> None:
         if precision not in tool.precisions:
             raise InvalidValueError(
-                f"{tool.name} computes in {', '.join(tool.precisions)}. Got the precision {precision!r}. Add "
-                f"--precision {tool.precisions[0]}."
+                f"{tool.name} computes in {', '.join(tool.precisions)}. Got the precision {precision!r}. Take "
+                f"{tool.precisions[0]}."
             )
         self.connection, self.tool, self.binary = connection, tool, binary
         self.threads, self.precision = threads, precision

@@ -181,7 +181,7 @@ def _tflite_files(network: Any, inputs: Arrays) -> dict[str, bytes]:
 
 def _ncnn_files(network: Any, inputs: Arrays) -> dict[str, bytes]:
     if any(array.shape[:1] != (1,) for array in inputs):
-        raise MeasurementError("ncnn runs batches of one. Take --batch-size 1.")
+        raise MeasurementError("ncnn runs batches of one. Take a batch size of 1.")
     plugin = require("nni_latency_ncnn", "Networks for ncnn", "./plugins/nni_latency_ncnn")
     with tempfile.TemporaryDirectory() as folder:
         paths = plugin.convert(network, inputs, Path(folder))

@@ -580,12 +580,12 @@ def test_output_of_users_tool_that_cannot_be_read(place, printed, reason, tmp_pa
 
 def test_path_is_asked_for():
     with pytest.raises(
-        InvalidValueError, match=r"The path of trtexec on the device is missing\. Add --runtime-option b"
+        InvalidValueError, match=r"The path of trtexec on the device is missing\. Give the option 'binary' of "
     ):
         load_runtime("trtexec")
-    with pytest.raises(InvalidValueError, match=r"'tool' needs the TOML file .* --runtime-option file=TOOL\.toml"):
+    with pytest.raises(InvalidValueError, match=r"'tool' needs the TOML file .* as in file=TOOL\.toml"):
         load_runtime("tool")
-    with pytest.raises(InvalidValueError, match=r"benchncnn computes in fp16\. .*Add --precision fp16"):
+    with pytest.raises(InvalidValueError, match=r"benchncnn computes in fp16\. .*Take fp16"):
         make("benchncnn", "cpu", binary="/bin/true")
     with pytest.raises(InvalidValueError, match=r"Got the device 'cuda'"):
         make("trtexec", "cuda", binary="/bin/true")
