@@ -86,7 +86,8 @@ class DeviceOptions:
     def of(self, platform: Platform) -> PlatformOptions:
         """Return the options with runtime, precision and threads of a platform."""
         allocator = platform.facts.get("runtime.allocator")
-        known = (("allocator", allocator),) if allocator else ()
+        cores = platform.facts.get("runtime.cores")
+        known = [(name, value) for name, value in (("allocator", allocator), ("cores", cores)) if value]
         runtime = str(platform.facts.get("runtime.tool", platform.runtime))
         return PlatformOptions(
             self.device, runtime, (*known, *self.runtime_options), platform.precision, platform.threads

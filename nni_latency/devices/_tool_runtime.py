@@ -72,9 +72,11 @@ class ToolRuntime(DeviceRuntime):
         """The platform of the device."""
         known = self.device.known.facts(on_gpu=self.device.tool.on_gpu)
         facts = {fact.name: known[fact.name] for fact in FACTS if fact.name in known}
-        if self.device.cores:
-            facts["cpu_affinity"] = ",".join(map(str, self.device.cores))
-        own = {"tool": self.device.tool.name, "version": self.device.version, **self.inner.identity}
+        cores = ",".join(map(str, self.device.cores))
+        if cores:
+            facts["cpu_affinity"] = cores
+        # The cores of a phone differ, so the cores that were chosen are part of the platform.
+        own = {"tool": self.device.tool.name, "version": self.device.version, "cores": cores, **self.inner.identity}
         facts |= {f"{RUNTIME_FACT}{name}": value for name, value in own.items() if value}
         return Platform(device_slug(facts), self.name, self.device.precision, self.device.threads, facts)
 
@@ -140,6 +142,11 @@ class _Exporting(ExportedRuntime):
     def version(self) -> str:
         return self.tool_device.version or ""
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Version of what converts networks for LiteRT, which is looked for before anything is measured."""
+        return {"converter": _litert().converter_python().version} if self.form == "tflite" else {}
+
     def _export(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
         if self.form == "tflite":
             return torch.export.export(module, tuple(tensors), strict=False)
@@ -175,8 +182,11 @@ def _tflite_files(network: Any, inputs: Arrays) -> dict[str, bytes]:
         raise MeasurementError("This tool takes modules of torch and no ONNX files. Give the module.")
     if all(node.op in ("placeholder", "output") for node in network.graph.nodes):
         raise CandidateError("it has no operators, and LiteRT converts no such network")
-    plugin = require("nni_latency_litert", "Networks for LiteRT", "./plugins/nni_latency_litert")
-    return {FILES["tflite"][0]: plugin.convert(network)}
+    return {FILES["tflite"][0]: _litert().convert(network)}
+
+
+def _litert() -> Any:
+    return require("nni_latency_litert", "Networks for LiteRT", "./plugins/nni_latency_litert")
 
 
 def _ncnn_files(network: Any, inputs: Arrays) -> dict[str, bytes]:

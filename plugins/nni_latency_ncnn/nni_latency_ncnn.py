@@ -80,7 +80,8 @@ class _Net(CompiledNetwork):
         options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = half
         options.use_bf16_storage = False
         with tempfile.TemporaryDirectory() as folder:
-            param, weights = convert(network, inputs, Path(folder))
+            param, weights = _convert(network, inputs, Path(folder))
+            _check_layers(param)
             if self._net.load_param(str(param)) or self._net.load_model(str(weights)):
                 raise MeasurementError("ncnn cannot load the network that pnnx made.")
         self._half = half
@@ -109,28 +110,8 @@ class _Net(CompiledNetwork):
         )
 
 
-def convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
-    """Convert a network with pnnx.
-
-    Parameters
-    ----------
-    network : OnnxNetwork
-        The network.
-    inputs : tuple of ndarray
-        Inputs, of which the shapes count.
-    folder : Path
-        Where to write.
-
-    Returns
-    -------
-    tuple of Path
-        The file of its layers, and that of its weights.
-
-    Raises
-    ------
-    MeasurementError
-        If pnnx cannot convert it, or ncnn lacks an operator.
-    """
+def _convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
+    """Convert a network with pnnx; return its layers and its weights."""
     source, param, weights = folder / "network.onnx", folder / "network.param", folder / "network.bin"
     source.write_bytes(network.serialised())
     shapes = ",".join(f"[{','.join(map(str, array.shape))}]" for array in inputs)
@@ -151,7 +132,6 @@ def convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, P
     if done.returncode or not (param.is_file() and weights.is_file()):
         last = next(iter(reversed(done.stderr.strip().splitlines())), "it says nothing")
         raise MeasurementError(f"pnnx cannot convert the network: {last}.")
-    _check_layers(param)
     return param, weights
 
 

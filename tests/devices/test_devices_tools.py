@@ -629,7 +629,8 @@ def test_cores_are_chosen(tmp_path):
     with runtime.benches().open(_QUICK) as bench:
         bench.admit(_subject("a", kind="network"))
         assert bench.visit(["a"]).whole == pytest.approx([11e-6])
-    assert runtime.platform.facts["cpu_affinity"] == str(core)
+    assert runtime.platform.facts["runtime.cores"] == runtime.platform.facts["cpu_affinity"] == str(core)
+    assert DeviceOptions("cpu", ()).of(runtime.platform).runtime_options == (("cores", str(core)),)
     with pytest.raises(InvalidValueError, match=r"has the processors .*Got the cores 4000"):
         make("tool", "cpu", file=str(path), binary=str(binary), cores=4000)
     with pytest.raises(InvalidValueError, match=r"The option 'cores' must be .* Got 'big'"):
@@ -764,4 +765,26 @@ def test_real_benchmark_app(tmp_path):
     for layer in table.layers:
         small, large = (entry.value for entry in layer.entries.values())
         assert 0 < small < large < 0.1
+    runtime.close()
+
+
+_LITE = """
+    import os, sys
+    options = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+    if "--graph" not in options:
+        sys.exit(1)
+    us = 100 + os.path.getsize(options["--graph"]) / 100
+    print(f"INFO: count=3 first={us} curr={us} min={us} max={us} avg={us} std=0 p5={us} median={us} p95={us}")
+    print(f"INFO: Inference timings in us: Init: 1, First inference: 1, Warmup (avg): 1, Inference (avg): {us}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("NNI_LATENCY_LITERT_PYTHON" not in os.environ, reason="no Python with litert-torch: make converter")
+def test_networks_are_converted_for_benchmark_model(tmp_path):
+    _plugin("nni_latency_litert", "ai_edge_litert")
+    runtime = make("benchmark_model", "cpu", binary=str(_program(tmp_path / "benchmark_model", _LITE)))
+    assert runtime.platform.facts["runtime.converter"]
+    small, large = (measure_network(_conv(size).eval(), _SHAPE, runtime, _QUICK).samples[0] for size in (4, 64))
+    assert 100e-6 < small < large
     runtime.close()
