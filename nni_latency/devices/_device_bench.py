@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from nni_latency.measurement import (
 from nni_latency.measurement.runtimes import (
     KERNEL_SECONDS,
     MOST_KERNEL_RUNS,
+    SETTLING_RUNS,
     Chained,
     Native,
     Parallel,
@@ -79,6 +80,7 @@ class _Asked:
     natives: Sequence[Native]
     stage: Stage
     networks: Sequence[PlacedNetwork]
+    inputs: Sequence[Any]
     is_divided: bool
     piece: Mapping[str, Any]
     preparation: float
@@ -157,7 +159,7 @@ class DeviceBench(LocalBench):
                 item = self._asked(keys, calls=calls)
             except CandidateError as error:
                 return found, error
-            found.append(_with_preparation(item, time.perf_counter() - begin))
+            found.append(replace(item, preparation=time.perf_counter() - begin))
         return found, None
 
     def _asked(self, keys: Sequence[str], *, calls: bool) -> _Asked:
@@ -177,6 +179,7 @@ class DeviceBench(LocalBench):
             for native in natives:
                 value = native(value)
         networks = [_network_of(item) for item in chain]
+        own = [value] if len(chain) == 1 else [self._inputs[key] for key in keys[len(natives) :]]
         inputs = self._arrays(networks[0].feed(each_array(value)))
         reference = _network_of(self._reference)
         reference_inputs = self._arrays(reference.feed(each_array(self._reference_input)))
@@ -194,6 +197,7 @@ class DeviceBench(LocalBench):
             "inputs": inputs,
             "reference": placed_name(reference),
             "reference_inputs": reference_inputs,
+            "settling": SETTLING_RUNS,
             "warmups": self.protocol.n_warmup,
             "runs": self._runs,
             "longest": self._longest,
@@ -209,7 +213,7 @@ class DeviceBench(LocalBench):
             else None,
             "calls": list(networks[0].answers) if divide else [],
         }
-        return _Asked(natives, stage, networks, divide, piece, 0.0)
+        return _Asked(natives, stage, networks, own, divide, piece, 0.0)
 
     def _arrays(self, arrays: Any) -> list[dict[str, Any]]:
         return described_arrays(self._line, arrays)
@@ -231,7 +235,8 @@ class DeviceBench(LocalBench):
         if asked.natives and not asked.is_divided:
             least = [self.runtime.clock.resolution] * len(asked.natives)
             parts = [[*least, *run] for run in parts]
-        fallbacks = dict.fromkeys(itertools.chain.from_iterable(item.fallbacks(()) for item in asked.networks))
+        fallen = (item.fallbacks(each_array(value)) for item, value in zip(asked.networks, asked.inputs, strict=True))
+        fallbacks = dict.fromkeys(itertools.chain.from_iterable(fallen))
         return Visit(reference, parts, {"latency": whole}, fallbacks=tuple(fallbacks))
 
     def _times(self, seconds: Sequence[Any]) -> list[float]:
@@ -261,10 +266,6 @@ class DeviceBench(LocalBench):
             self._value = None
             needs = [placed_name(network), *(item["content"] for item in inputs or ())]
             self._line.ask("step", needs=needs, network=placed_name(network), inputs=inputs)
-
-
-def _with_preparation(item: _Asked, seconds: float) -> _Asked:
-    return _Asked(item.natives, item.stage, item.networks, item.is_divided, item.piece, seconds)
 
 
 def _network_of(stage: Any) -> PlacedNetwork:

@@ -17,13 +17,16 @@ from nni_latency.devices import _agent
 from nni_latency.devices._connection import Connection
 from nni_latency.devices._session import Answer, Session
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement.runtimes import Arrays, Place, Placed
+from nni_latency.measurement.runtimes import SETTLING_RUNS, Arrays, Place, Placed
 
 #: Numbers from which on random ones are made on the device instead of sent.
 _LARGE = 4096
 
 #: By so many bytes a weight is looked for in a network.
 _BEGINNING = 64
+
+#: A format may have the transpose of these.
+_RANK_OF_MATRICES = 2
 
 Hole = tuple[int, int, int, float]
 
@@ -52,11 +55,13 @@ def find_holes(data: bytes, weights: Iterable[NDArray[Any]]) -> list[Hole]:
     found: dict[int, Hole] = {}
     cursor = 0
     for values in weights:
-        raw = np.ascontiguousarray(values, np.float32).tobytes()
-        at = _find(data, raw, cursor)
-        if at >= 0 and at not in found:
-            found[at] = (at, len(raw), 0, float(f"{float(values.std()):.7g}"))
-            cursor = at + len(raw)
+        for form in (values, values.T) if values.ndim == _RANK_OF_MATRICES else (values,):
+            raw = np.ascontiguousarray(form, np.float32).tobytes()
+            at = _find(data, raw, cursor)
+            if at >= 0:
+                found.setdefault(at, (at, len(raw), 0, float(f"{float(values.std()):.7g}")))
+                cursor = at + len(raw)
+                break
     apart: list[Hole] = []
     for at, length, _, scale in (found[place] for place in sorted(found)):
         if not apart or at >= apart[-1][0] + apart[-1][1]:
@@ -146,6 +151,9 @@ class DevicePlaced(Placed):
         """Run it several times and return the last results, or arrays of their shapes."""
         return self._run(arrays, runs, values=self.keeps_weights)
 
+    def settle(self, arrays: Arrays, runs: int) -> None:
+        """Nothing: a device runs what it has loaded a few times before it times it."""
+
     def _run(self, arrays: Arrays, runs: int, *, values: bool) -> Sequence[NDArray[Any]]:
         answer = self._ask("run", arrays, exact=values, runs=runs, values=values)
         described = answer.values["results"]
@@ -158,11 +166,13 @@ class DevicePlaced(Placed):
 
     def times(self, arrays: Arrays, runs: int) -> list[float]:
         """Time runs there [s]."""
-        return [float(seconds) for seconds in self._ask("times", arrays, runs=runs).values["times"]]
+        return [
+            float(seconds) for seconds in self._ask("times", arrays, runs=runs, settling=SETTLING_RUNS).values["times"]
+        ]
 
     def profile(self, feed: Callable[[], Arrays], runs: int) -> Mapping[str, Any]:
         """Run it several times on the same inputs, with a profile."""
-        found: Mapping[str, Any] = self._ask("profile", feed(), runs=runs).values["profile"]
+        found: Mapping[str, Any] = self._ask("profile", feed(), runs=runs, settling=SETTLING_RUNS).values["profile"]
         return found
 
     def call(self, method: str) -> Any:

@@ -32,7 +32,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 #: What is sent in one frame at most [byte].
 _LARGEST_FRAME = 2**24
 
-_SLOW_PROCESSORS = ("armv6l", "armv7l")
+#: Where wheels are, for processors for which PyPI has none.
+_PIWHEELS = dict.fromkeys(("armv6l", "armv7l"), "https://www.piwheels.org/simple")
 
 
 class LostError(DeviceError):
@@ -238,21 +239,23 @@ class Session:
 
     def _exchange(self, pieces: Sequence[Mapping[str, Any]], timeout: float) -> Iterator[Answer]:
         """Send what is needed and what is asked for, and yield the answers."""
-        left = list(pieces)
+        left, line = list(pieces), self._line
         while left:
             self._provide(dict.fromkeys(name for piece in left for name in piece["needs"]))
             number = self._send({"do": "visits", "visits": left, "timeout": timeout})
             try:
                 while left:
-                    answer = self._receive(number, timeout + GRACE)
+                    answer = self._receive(number, timeout + START + GRACE)
                     if answer.values["kind"] == "lacking":
                         self._there.difference_update(answer.values["names"])
                         break
                     left.pop(0)
                     yield answer
             except GeneratorExit:
-                with contextlib.suppress(DeviceError):
-                    self._send({"do": "stop"})
+                # Nobody waits for the rest. The session may be closed, or have another line by now.
+                if self._line is line:
+                    with contextlib.suppress(DeviceError):
+                        self._send({"do": "stop"})
                 raise
 
     def _provide(self, names: Mapping[str, None]) -> None:
@@ -312,13 +315,13 @@ class Session:
         """Say what a Python of the device lacks, and how to get it."""
         package, machine = module.partition(".")[0], self.hello.get("machine", "")
         python = self.connection.python
-        index = " --extra-index-url https://www.piwheels.org/simple" if machine in _SLOW_PROCESSORS else ""
+        install = "pip install" if machine not in _PIWHEELS else "pip install --extra-index-url " + _PIWHEELS[machine]
         imported = re.findall(r"^(?:import|from) (\w+)", self._adapter.read_text(encoding="utf-8"), re.MULTILINE)
         outside = [name for name in imported if name not in sys.stdlib_module_names]
         names = " ".join(name.replace("_", "-") for name in dict.fromkeys(["numpy", *outside]))
         return (
             f"{python!r} of {self.connection.description} (Python {self.hello.get('python', '?')}, {machine}) cannot "
-            f"load {package!r} ({reason}). Install it there: {python} -m pip install{index} {names}"
+            f"load {package!r} ({reason}). Install it there: {python} -m {install} {names}"
         )
 
     def _again(self, do: Callable[[], Any]) -> Any:

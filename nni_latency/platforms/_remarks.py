@@ -229,6 +229,16 @@ def _frequency(span: _Span) -> Iterator[Remark]:
         )
 
 
+def _heat(span: _Span) -> Iterator[Remark]:
+    if any(span.known("cpu_slowed")):
+        highest = max(span.known("cpu_temperature"), default=None)
+        at = f" at {highest:.0f} C" if highest is not None else ""
+        yield Remark(
+            f"The processors were slowed down{at}.",
+            "Improve the cooling or the power supply, or let the machine rest between measurements.",
+        )
+
+
 def _gpu_reasons(span: _Span) -> Iterator[Remark]:
     reasons = list(dict.fromkeys(word for words in reversed(span.known("gpu_clock_reasons")) for word in words))
     power, heat = (", ".join(word for word in reasons if word in group) for group in (_POWER_REASONS, _HEAT_REASONS))
@@ -317,6 +327,7 @@ _RULES: tuple[Callable[[_Span], Iterator[Remark]], ...] = (
     _swapping,
     _memory,
     _frequency,
+    _heat,
     _gpu_reasons,
     _gpu_temperature,
     _gpu_clock,

@@ -234,3 +234,9 @@ def test_remarks_on_anything_are_full_sentences(data):
         assert remark.condition[0].isupper() or remark.condition[0].isdigit()
         assert remark.condition.endswith(".")
         assert remark.advice[0].isupper()
+
+
+def test_processors_that_were_slowed_down_are_named():
+    (remark,) = remarks_on(Conditions(cpu_slowed=False), Conditions(cpu_slowed=True, cpu_temperature=84.5))
+    assert str(remark).startswith("The processors were slowed down at 84 C. Improve the cooling")
+    assert remarks_on(Conditions(cpu_slowed=False, cpu_temperature=84.5)) == []

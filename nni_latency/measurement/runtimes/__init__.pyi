@@ -1,5 +1,5 @@
 from ._base import Arrays, CompiledNetwork, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun, Runtime
-from ._exported import Chained, ExportedRuntime, Native, Parallel, Prepared, each_array
+from ._exported import SETTLING_RUNS, Chained, ExportedRuntime, Native, Parallel, Prepared, each_array
 from ._placed import Here, MakePlace, Place, Placed, PlacedNetwork, PlacedProfiledNetwork
 from ._profiled import KERNEL_SECONDS, MOST_KERNEL_RUNS, ProfiledRuntime
 from ._session import choose_processors, pinned
@@ -9,6 +9,7 @@ from ._torch_compile import TorchCompile
 __all__ = [
     "KERNEL_SECONDS",
     "MOST_KERNEL_RUNS",
+    "SETTLING_RUNS",
     "Arrays",
     "Chained",
     "CompiledNetwork",

@@ -315,6 +315,10 @@ class CompiledNetwork(ABC):
         """Run it several times, until what a runtime does once is done, and return the last results."""
         return [self.run(inputs) for _ in range(runs)][-1]
 
+    def settle(self, inputs: Arrays, runs: int) -> None:
+        """Run it several times for nothing; on a device that happens before it is first timed."""
+        self.settled(inputs, runs)
+
     def times(self, inputs: Arrays, runs: int) -> list[float] | None:
         """Time runs where the network is, as on a device [s]; None, as by default, where that is this process."""
         return None

@@ -29,7 +29,7 @@ from nni_latency.units import format_percent, number_of
 _TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2, "int8": 0.3}
 
 #: Runs until what a runtime does once is done.
-_SETTLING_RUNS = 2
+SETTLING_RUNS = 2
 
 
 def each_array(value: Any) -> Arrays:
@@ -213,7 +213,7 @@ class ExportedRuntime(LocalRuntime):
             expected = tensors_in(module(*(tensor.clone() for tensor in tensors)))
             network = self._export(module, tensors)
         compiled = self._compile(network, arrays)
-        found = compiled.settled(arrays, _SETTLING_RUNS + 1)
+        found = compiled.settled(arrays, SETTLING_RUNS + 1)
         self._check(found, [item.float().numpy() for item in expected], values=compiled.keeps_weights)
         return Prepared(network, compiled)
 
@@ -225,7 +225,7 @@ class ExportedRuntime(LocalRuntime):
 
     def _warmed_up(self, network: Any, arrays: Arrays) -> Prepared:
         compiled = self._compile(network, arrays)
-        compiled.settled(arrays, _SETTLING_RUNS)
+        compiled.settle(arrays, SETTLING_RUNS)
         return Prepared(network, compiled)
 
     def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], *, values: bool) -> None:

@@ -41,6 +41,10 @@ class Placed(ABC):
     def call(self, method: str) -> Any:
         """Call a method of the adapter's network without arguments; it returns bytes or plain values."""
 
+    def settle(self, arrays: Arrays, runs: int) -> None:
+        """Run it several times for nothing, unless that happens where it is loaded."""
+        self.settled(arrays, runs)
+
     def times(self, arrays: Arrays, runs: int) -> list[float] | None:
         """Time runs where the network is [s]; None where that is this process."""
         return None
@@ -157,6 +161,10 @@ class PlacedNetwork(CompiledNetwork):
     def settled(self, inputs: Arrays, runs: int) -> Sequence[NDArray[Any]]:
         """Run it several times and return the last results."""
         return self.placed.settled(self.feed(inputs), runs)
+
+    def settle(self, inputs: Arrays, runs: int) -> None:
+        """Run it several times for nothing."""
+        self.placed.settle(self.feed(inputs), runs)
 
     def times(self, inputs: Arrays, runs: int) -> list[float] | None:
         """Time runs on a device [s]; None where the network is in this process."""

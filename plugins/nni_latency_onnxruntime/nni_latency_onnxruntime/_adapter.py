@@ -104,7 +104,7 @@ class Network:
         options.optimized_model_filepath = os.path.join(folder, "optimised.onnx")
         # An older ONNX Runtime does not know them, and writes the weights as well.
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
-        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1")
 
     def _timed(self, session: Any, arrays: Sequence[Any]) -> float:
         given = dict(zip(self._names, arrays))

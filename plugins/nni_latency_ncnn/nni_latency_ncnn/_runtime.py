@@ -1,22 +1,19 @@
-"""ncnn as a runtime for nni_latency, by way of ONNX and pnnx."""
+"""`Ncnn`: networks in ONNX, converted by pnnx."""
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import ncnn
 import numpy as np
 import pnnx
-from numpy.typing import NDArray
 
-from nni_latency import hookimpl
 from nni_latency.errors import MeasurementError, listed
 from nni_latency.measurement import Fallback, fallbacks_of
-from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime
+from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime, Placed, PlacedNetwork
 from nni_latency.operators import OnnxNetwork
 
 #: Longest time that a conversion may take [s].
@@ -44,70 +41,47 @@ class Ncnn(ExportedRuntime):
     """
 
     name = "ncnn"
+    adapter = "nni_latency_ncnn._adapter"
     precisions = ("fp32", "fp16")
 
     @property
     def version(self) -> str:
         """Version of ncnn."""
-        return str(ncnn.__version__)
+        return str(self.place.facts["version"])
 
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
         if any(array.shape[:1] != (1,) for array in inputs):
             raise MeasurementError("ncnn runs batches of one. Take --batch-size 1.")
         if any(array.dtype != np.float32 for array in inputs):
             raise MeasurementError("ncnn takes float inputs alone.")
-        if all(node.op_type == "Identity" for node in network.model.graph.node):
-            # ncnn has no network without layers.
-            return _Nothing()
-        return _Net(network, inputs, self.threads, half=self.precision == "fp16")
+        data = b""
+        # ncnn has no network without layers.
+        if any(node.op_type != "Identity" for node in network.model.graph.node):
+            with tempfile.TemporaryDirectory() as folder:
+                param, weights = _convert(network, inputs, Path(folder))
+                _check_layers(param)
+                layers = param.read_bytes()
+                data = struct.pack(">Q", len(layers)) + layers + weights.read_bytes()
+        return _Network(self.place.load(data, network.weights()), half=self.precision == "fp16")
 
 
-class _Nothing(CompiledNetwork):
-    """A network that returns its inputs."""
-
-    def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
-        """Return the inputs."""
-        return inputs
-
-
-class _Net(CompiledNetwork):
+class _Network(PlacedNetwork):
     """A network that ncnn has loaded."""
 
-    def __init__(self, network: OnnxNetwork, inputs: Arrays, threads: int, *, half: bool) -> None:
-        self._net = ncnn.Net()
-        options = self._net.opt
-        options.num_threads, options.use_vulkan_compute = threads, False
-        options.use_fp16_packed = options.use_fp16_storage = options.use_fp16_arithmetic = half
-        options.use_bf16_storage = False
-        with tempfile.TemporaryDirectory() as folder:
-            param, weights = _convert(network, inputs, Path(folder))
-            _check_layers(param)
-            if self._net.load_param(str(param)) or self._net.load_model(str(weights)):
-                raise MeasurementError("ncnn cannot load the network that pnnx made.")
+    def __init__(self, placed: Placed, *, half: bool) -> None:
+        super().__init__(placed)
         self._half = half
-        self._inputs, self._outputs = self._net.input_names(), self._net.output_names()
 
-    def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
-        """Run it once."""
-        extractor = self._net.create_extractor()
-        for name, array in zip(self._inputs, inputs, strict=True):
-            extractor.input(name, ncnn.Mat(array[0]))
-        found = []
-        for name in self._outputs:
-            failed, result = extractor.extract(name)
-            if failed:
-                raise MeasurementError(f"ncnn cannot compute the result {name!r}.")
-            found.append(np.array(result)[None])
-        return found
+    @cached_property
+    def _layers(self) -> list[tuple[str, bool]]:
+        return [(str(kind), bool(able)) for kind, able in self.placed.call("layers")]
 
     def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
         """Say which layers have no code for 16 bits on this processor, where 16 bits were asked for."""
         if not self._half:
             return ()
-        layers = [layer for layer in self._net.layers() if layer.type not in _IDLE]
-        return fallbacks_of(
-            [(layer.type, "fp16" if layer.support_fp16_storage else "fp32") for layer in layers], ["fp16"]
-        )
+        layers = [(kind, able) for kind, able in self._layers if kind not in _IDLE]
+        return fallbacks_of([(kind, "fp16" if able else "fp32") for kind, able in layers], ["fp16"])
 
 
 def _convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
@@ -141,9 +115,3 @@ def _check_layers(param: Path) -> None:
     lacking = sorted({kind for kind in kinds if "." in kind or "::" in kind})
     if lacking:
         raise MeasurementError(f"ncnn lacks the operators {listed(lacking)}.")
-
-
-@hookimpl
-def register_runtimes(register: Any) -> None:
-    """Register the runtime."""
-    register("ncnn", Ncnn)

@@ -1,0 +1,16 @@
+"""ncnn as a runtime for nni_latency, by way of ONNX and pnnx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nni_latency import hookimpl
+from nni_latency_ncnn._runtime import Ncnn
+
+__all__ = ["Ncnn"]
+
+
+@hookimpl
+def register_runtimes(register: Any) -> None:
+    """Register the runtime."""
+    register("ncnn", Ncnn)

@@ -1,0 +1,16 @@
+"""OpenVINO as a runtime for nni_latency, divided into layers and operators by its own profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nni_latency import hookimpl
+from nni_latency_openvino._runtime import OpenVino, find_fallbacks
+
+__all__ = ["OpenVino", "find_fallbacks"]
+
+
+@hookimpl
+def register_runtimes(register: Any) -> None:
+    """Register the runtime."""
+    register("openvino", OpenVino)

@@ -1,0 +1,148 @@
+"""OpenVINO as an adapter: it runs in this process, or is sent to a device. Imports numpy and openvino alone.
+
+Python 3.8 or later. OpenVINO is told the precision: by itself it computes in bf16 where the processor can.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import openvino
+
+_LENGTH = struct.Struct(">Q")
+
+#: What OpenVINO calls the precisions. What is quantised to int8 computes the rest in f32.
+_HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+
+#: Runs before those that are asked for, as many times as these, from which on the network is compiled anew.
+_MOST_BEFORE = 2
+
+#: Runs whose profile is thrown away: the first ones of a network are slower.
+_COLD = 2
+
+#: What is cut off a node's time on average [s].
+_CUT = 1e-6
+
+
+class Adapter:
+    """Loads networks: the length of a network in OpenVINO's own form in 8 bytes, it and its weights; or 0, and ONNX.
+
+    Parameters
+    ----------
+    settings : dict
+        ``threads`` and ``precision``.
+    """
+
+    name = "OpenVINO"
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.threads, self.precision = settings["threads"], settings["precision"]
+
+    def facts(self) -> dict[str, Any]:
+        """Return its version, and the precisions in which the processor computes."""
+        able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return {"version": str(openvino.__version__), "capabilities": list(able)}
+
+    def load(self, data: bytes) -> Network:
+        """Load a network."""
+        (length,) = _LENGTH.unpack_from(data)
+        first, rest = data[_LENGTH.size : _LENGTH.size + length], data[_LENGTH.size + length :]
+        core = openvino.Core()
+        model = core.read_model(first, rest) if length else core.read_model(rest)
+        return Network(model, self.threads, self.precision)
+
+
+class Network:
+    """A network that OpenVINO has compiled for the least latency."""
+
+    def __init__(self, model: Any, threads: int, precision: str) -> None:
+        self._model, self._threads, self._precision = model, threads, precision
+        self._open()
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run it once."""
+        found = self._request.infer(dict(enumerate(arrays)), share_inputs=True)
+        self._runs += 1
+        return [np.asarray(item) for item in found.values()]
+
+    def profile(self, feed: Callable[[], Sequence[Any]], runs: int) -> dict[str, Any]:
+        """Run it several times; every node has its share of each run's time, the same in all.
+
+        OpenVINO reports the mean over all runs since the network was compiled, in whole microseconds. The sum of the
+        runs asked for is the difference of two such sums, which are the less exact the more runs there were before.
+
+        Returns
+        -------
+        dict
+            ``nodes``: of every node the names of what it was made of, whether it only changes the layout, and its
+            share;
+            ``seconds``: the time of every run [s].
+        """
+        if self._runs > _MOST_BEFORE * runs:
+            self._open()
+            for _ in range(_COLD):
+                self.run(feed())
+        before, took = self._sums(), [self._timed(feed()) for _ in range(runs)]
+        sums, whole = self._sums(), math.fsum(took)
+        shares = {name: max(0.0, seconds - before.get(name, 0.0)) / whole for name, seconds in sums.items()}
+        nodes = [[self._originals.get(name, [name]), name in self._reorders, share] for name, share in shares.items()]
+        return {"nodes": nodes, "seconds": took}
+
+    def precisions(self) -> list[Any]:
+        """Return kind and precision of every node of the network as it is run."""
+        return [[_info(node, "layerType"), _info(node, "runtimePrecision").lower()] for node in self._nodes]
+
+    def _open(self) -> None:
+        settings = {
+            "INFERENCE_PRECISION_HINT": _HINTS[self._precision],
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": self._threads,
+            "NUM_STREAMS": 1,
+            "PERF_COUNT": True,
+            # The thread has been put where it must stay.
+            "ENABLE_CPU_PINNING": False,
+        }
+        compiled = openvino.Core().compile_model(self._model, "CPU", settings)
+        self._request, self._runs = compiled.create_infer_request(), 0
+        self._nodes = compiled.get_runtime_model().get_ordered_ops()
+        self._check_precision()
+        self._originals = {
+            node.get_friendly_name(): [node.get_friendly_name()] + _info(node, "originalLayersNames").split(",")
+            for node in self._nodes
+        }
+        self._reorders = {node.get_friendly_name() for node in self._nodes if _info(node, "layerType") == "Reorder"}
+
+    def _check_precision(self) -> None:
+        """Raise `RuntimeError` if a node of a network that was to run in fp32 does not."""
+        lower = [
+            node.get_friendly_name()
+            for node in self._nodes
+            if _info(node, "runtimePrecision").lower() in ("bf16", "f16")
+        ]
+        if lower and self._precision != "bf16":
+            raise RuntimeError("it computes in less than f32 although it was told f32: " + ", ".join(lower[:5]))
+
+    def _timed(self, arrays: Sequence[Any]) -> float:
+        begin = time.perf_counter()
+        self.run(arrays)
+        return time.perf_counter() - begin
+
+    def _sums(self) -> dict[str, float]:
+        """Return the time of every node over all runs so far [s], in the order in which they run.
+
+        Each run's time and their mean are cut to whole microseconds, so both are half of one longer on average.
+        """
+        return {
+            item.node_name: self._runs * (item.real_time.total_seconds() + _CUT)
+            for item in self._request.profiling_info
+            if item.status == openvino.ProfilingInfo.Status.EXECUTED
+        }
+
+
+def _info(node: Any, name: str) -> str:
+    info = node.get_rt_info()
+    return str(info[name].value) if name in info else ""

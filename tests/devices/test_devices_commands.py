@@ -1,0 +1,122 @@
+"""Commands that measure on a device, by a runtime whose adapter needs numpy alone."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from importlib import metadata
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+from numpy_runtime import NumpyRuntime
+
+from nni_latency import hookimpl
+from nni_latency.cli import main
+from nni_latency.plugins import GROUP, collect
+
+_DEVICE = f"python:{sys.executable}"
+
+_NETWORK = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU())
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run a command, with the runtime ``numpy`` registered; keep what it measures."""
+
+    def register_runtimes(register):
+        register("numpy", NumpyRuntime)
+
+    module = ModuleType("numpy_plugin")
+    module.register_runtimes = hookimpl(register_runtimes)
+    monkeypatch.setitem(sys.modules, "numpy_plugin", module)
+    points = [
+        metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP),
+        metadata.EntryPoint("numpy_plugin", "numpy_plugin", GROUP),
+    ]
+    registry = collect(points)
+    for place in ("cli._added", "loading", "spaces._finding", "cli._measuring"):
+        monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NNI_LATENCY_DATABASE", str(tmp_path / "db.sqlite"))
+    (tmp_path / "net.py").write_text(_NETWORK)
+
+    def invoke(*words):
+        return CliRunner().invoke(main, [*words])
+
+    return invoke
+
+
+def _table_of(result):
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_network_is_measured_on_a_device(run):
+    words = ("--input", "3,8,8", "--runtime", "numpy", "--budget", "2s", "--format", "json")
+    found = _table_of(run("measure", "net.py:Net", "--device", _DEVICE, *words))
+    assert found["platform"]["id"].endswith(".numpy.fp32.t1"), found
+    assert found["latency_s"] > 4e-5
+
+
+def test_table_is_built_and_validated_on_a_device(run, tmp_path):
+    space = ("--space-args", "preset=cifar,width=0.25,depth=0.1")
+    built = run(
+        "build-lut",
+        *space,
+        "--device",
+        _DEVICE,
+        "--runtime",
+        "numpy",
+        "--budget",
+        "8s",
+        "--out",
+        "t.json",
+        "--protocol",
+        "rounds=2",
+    )
+    assert built.exit_code == 0, built.output
+    table = json.loads((tmp_path / "t.json").read_text())
+    assert table["platform"]["facts"]["runtime.version"] == "1.0"
+    validated = run(
+        "validate",
+        "t.json",
+        "--device",
+        _DEVICE,
+        "--networks",
+        "3",
+        "--budget",
+        "8s",
+        "--protocol",
+        "rounds=2",
+        "--out",
+        "v.json",
+    )
+    assert validated.exit_code == 0, validated.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--device", "python:/no/such/python", "--runtime", "numpy"), "which is no program"),
+        (("--device", _DEVICE, "--runtime", "torch"), "it has no adapter for a device"),
+        (("--device", _DEVICE, "--runtime", "numpy", "--runtime-option", "place=1"), "has no option 'place'"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(run, words, message):
+    result = run("measure", "net.py:Net", "--input", "3,8,8", *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_energy_is_not_read_on_a_device(run):
+    result = run("build-lut", "--device", _DEVICE, "--runtime", "numpy", "--metric", "energy")
+    assert result.exit_code == 2
+    assert "Energy and power are read on this machine alone" in result.stderr
