@@ -246,12 +246,17 @@ class ToolDevice:
             with_layers,
             is_first,
         )
-        began = time.monotonic()
-        done = self.connection.run(self._words(self.tool.command(start), self.timeout), timeout=self.timeout + _GRACE)
+        limit, began = self.timeout + (_GRACE if self.known.has("timeout") else 0.0), time.monotonic()
+        try:
+            done = self.connection.run(self._words(self.tool.command(start), self.timeout), timeout=limit)
+        except DeviceError as error:
+            if time.monotonic() - began >= limit and self._answers():
+                raise self._too_slow() from error
+            raise
         if done.code == 125 and b"mkdir" in done.err:
             raise DeviceError(f"{self.connection.description} cannot make a folder: {_last_line(done)}.")
         if done.code in _KILLED and self.known.has("timeout") and time.monotonic() - began >= self.timeout:
-            raise CandidateError(f"{self.tool.name} did not end within {format_seconds(self.timeout)}")
+            raise self._too_slow()
         if done.code:
             raise CandidateError(f"{self.tool.name} failed with code {done.code}: {_last_line(done)}")
         self._there.add(network.name)
@@ -259,6 +264,9 @@ class ToolDevice:
         if start.is_first:
             network.first = files
         return start, Written(done.out.decode(errors="replace"), done.err.decode(errors="replace"), files)
+
+    def _too_slow(self) -> CandidateError:
+        return CandidateError(f"{self.tool.name} did not end within {format_seconds(self.timeout)}")
 
     def _content(self, beginning: str) -> bytes:
         """Return the content of the file whose name begins so; nothing where there is none."""

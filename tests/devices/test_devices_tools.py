@@ -359,6 +359,46 @@ def test_network_that_fails_says_why(channels, reason, ncnn):
         bench.admit(_subject("bad", channels, kind="network"))
 
 
+class _Plain(PythonConnection):
+    """A device without the programs that are used where they are."""
+
+    def run(self, command, *, data=b"", timeout=60.0):
+        """Find no program but what a shell has."""
+        script = command[2].replace("command -v $p", "false") if command[:2] == ["sh", "-c"] else ""
+        return super().run([*command[:2], script, *command[3:]] if script else command, data=data, timeout=timeout)
+
+
+def test_device_with_a_shell_alone_is_enough(tmp_path):
+    _plugin("nni_latency_ncnn", "ncnn", "pnnx")
+    binary = str(_program(tmp_path / "benchncnn", _NCNN))
+    connection = _Plain(sys.executable)
+    runtime = ToolRuntime(ToolDevice(connection, tool_of("benchncnn"), binary, precision="fp16"))
+    assert not any(runtime.device.known.has(name) for name in ("timeout", "taskset", "gzip"))
+    protocol = Protocol(n_run=2, processes=1, timeout=2.0)
+    with runtime.benches().open(protocol) as bench:
+        bench.admit(_subject("a", kind="network"))
+        assert min(bench.visit(["a"]).whole) > 0
+        with pytest.raises(CandidateError, match="benchncnn did not end within 2 s"):
+            bench.admit(_subject("bad", 62, kind="network"))
+    runtime.close()
+    with pytest.raises(DeviceError, match="has no taskset to choose cores"):
+        ToolDevice(connection, tool_of("benchncnn"), binary, precision="fp16", cores=[0])
+
+
+def test_disk_that_is_full_ends_it(tmp_path):
+    _plugin("nni_latency_ncnn", "ncnn", "pnnx")
+
+    class Full(PythonConnection):
+        def send(self, content, path, *, timeout=3600.0):
+            raise DeviceError(f"{self.description} cannot write {path!r}: No space left on device.")
+
+    binary = str(_program(tmp_path / "benchncnn", _NCNN))
+    runtime = ToolRuntime(ToolDevice(Full(sys.executable), tool_of("benchncnn"), binary, precision="fp16"))
+    with runtime.benches().open(_QUICK) as bench, pytest.raises(DeviceError, match="No space left on device"):
+        bench.admit(_subject("a", kind="network"))
+    runtime.close()
+
+
 def test_nothing_is_left_on_the_device(tmp_path, monkeypatch):
     _plugin("nni_latency_ncnn", "ncnn", "pnnx")
     (tmp_path / "tmp").mkdir()
