@@ -5,8 +5,9 @@ from ._session import Session
 from ._shell_facts import ShellFacts, parse_cores
 from ._tool import Start, Tool, UnreadableError, Written
 from ._tool_bench import ToolBench, ToolBenches
-from ._tool_device import ToolDevice, ToolNetwork
+from ._tool_device import ToolDevice
 from ._tool_file import FileTool, read_tool
+from ._tool_network import ToolNetwork
 from ._tool_runtime import ToolRuntime
 from ._tools import tool_of
 

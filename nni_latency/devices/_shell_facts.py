@@ -28,7 +28,7 @@ _CHANGING = (
 )
 
 #: Programs that are used where a device has them.
-_PROGRAMS = "taskset timeout gzip"
+_PROGRAMS = "taskset timeout gzip flock"
 
 _MARK = "=== nni_latency "
 

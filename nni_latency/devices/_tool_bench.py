@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nni_latency.measurement import (
@@ -73,11 +75,24 @@ class ToolBench(LocalBench):
     runtime: ToolRuntime
 
     def __enter__(self) -> ToolBench:
-        """Prepare the reference network."""
+        """Take the device, and prepare the reference network."""
         device = self.runtime.device
         device.timeout, device.warmups, device.longest = self.protocol.timeout, self.protocol.n_warmup, self._longest
-        super().__enter__()
+        with contextlib.ExitStack() as opening:
+            if device.lock is not None:
+                device.lock.take()
+                opening.callback(device.lock.give_back)
+            super().__enter__()
+            opening.pop_all()
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of all subjects, and give the device back."""
+        super().__exit__(kind, error, trace)
+        if self.runtime.device.lock is not None:
+            self.runtime.device.lock.give_back()
 
     def admit(self, subject: Subject) -> None:
         """Load a subject, which is sent and run once."""

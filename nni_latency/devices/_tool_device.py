@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import gzip
-import hashlib
 import math
 import posixpath
 import re
@@ -15,16 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.devices._connection import Completed, Connection, DeviceError
-from nni_latency.devices._place import find_holes
 from nni_latency.devices._shell_facts import ShellFacts
-from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
+from nni_latency.devices._shell_lock import ShellLock
+from nni_latency.devices._tool import Start, Tool, Written
+from nni_latency.devices._tool_network import ToolNetwork, with_repeats
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import CandidateError
-from nni_latency.measurement.runtimes import ProfiledRun
 from nni_latency.units import format_seconds
 
 #: How long a device that was lost is waited for [s], and the pauses between attempts.
@@ -38,9 +36,6 @@ _PROBE = 60.0
 
 #: Codes of a program that was ended because it took too long: that of timeout, and of a signal by a shell and here.
 _KILLED = (124, 137, -9)
-
-#: Numbers of a weight after which they repeat, so that weights are sent compressed.
-_PERIOD = 2048
 
 #: Machine numbers of ELF files by instruction set; a processor of 64 bits may run those of 32.
 _ELF = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -112,6 +107,8 @@ class ToolDevice:
         self._folders: list[str] = []
         self._there: set[str] = set()
         self._users: collections.Counter[str] = collections.Counter()
+        #: Held while something is measured, where the device has flock.
+        self.lock = ShellLock(connection, on_wait) if self.known.has("flock") else None
         self._companions = [Path(path) for path in tool.companions]
         weakref.finalize(self, _remove_all, connection, self._folders)
         self._check_binary()
@@ -148,12 +145,12 @@ class ToolDevice:
         done = self.connection.run(self._words([self.binary, *self.tool.probe], _PROBE), timeout=_PROBE + _GRACE)
         text = (done.out + b"\n" + done.err).decode(errors="replace")
         built = self._built_for()
-        if built and (done.code in (126, 127) or "yntax error" in text or "xec format" in text):
+        if built and (done.code in (126, 127) or re.search("yntax error|xec format", text)):
             raise DeviceError(
                 f"{self.connection.description} cannot run {self.binary!r}: it is built for {built}, and the device is "
                 f"{self.known.machine}."
             )
-        if done.code in (126, 127):
+        if done.code in (126, 127) or "CANNOT LINK EXECUTABLE" in text:
             raise DeviceError(f"{self.connection.description} cannot run {self.binary!r}: {_last_line(done)}.")
         return text
 
@@ -314,81 +311,6 @@ class ToolDevice:
         """Remove the temporary folder; it is made again when it is needed."""
         self._there.clear()
         _remove_all(self.connection, self._folders)
-
-
-class ToolNetwork:
-    """A network on a device. It is removed there when this object is gone.
-
-    Parameters
-    ----------
-    device : ToolDevice
-        The tool on the device.
-    files : mapping of str to bytes
-        Contents of its files by name.
-    shapes : sequence of tuple of int
-        Shapes of its inputs.
-    """
-
-    def __init__(self, device: ToolDevice, files: Mapping[str, bytes], shapes: Sequence[tuple[int, ...]]) -> None:
-        self.device, self.files, self.shapes = device, dict(files), list(shapes)
-        digest = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for data in files.values()))
-        self.name = f"net-{digest.hexdigest()[:20]}"
-        #: What a run takes [s]; 0 before the first.
-        self.usual = 0.0
-        #: Files that the tool wrote when it ran the network first.
-        self.first: dict[str, bytes] = {}
-        weakref.finalize(self, device.release, self.name).atexit = False
-        device.keep(self.name)
-
-    def times(self, runs: int) -> list[float]:
-        """Return times of whole runs [s]: as many, or fewer where the tool reports a mean or median over them."""
-        return self._read(runs, with_layers=False)[0]
-
-    def measured(self, runs: int) -> tuple[list[float], list[ProfiledRun]]:
-        """Return times of whole runs, and of layers by run, from one start."""
-        return self._read(runs, with_layers=True)
-
-    def written(self, runs: int, **flags: bool) -> tuple[Start, Written]:
-        """Start the tool and return what it wrote."""
-        if self.usual:
-            runs = max(1, min(runs, int(self.device.longest / self.usual)))
-        with_layers = flags.get("with_layers", False)
-        return self.device.start(self, runs=runs, with_layers=with_layers, warmups=self.device.warmups)
-
-    def _read(self, runs: int, *, with_layers: bool) -> tuple[list[float], list[ProfiledRun]]:
-        start, written = self.written(runs, with_layers=with_layers)
-        tool = self.device.tool
-        try:
-            samples = tool.samples(written, start)
-            layers = tool.layers(written, start) if with_layers else []
-        except UnreadableError as error:
-            last = next(iter(reversed(written.text.strip().splitlines())), "")
-            raise CandidateError(f"{tool.name} ended, but {error}; the last line is {last.strip()[:200]!r}") from error
-        if not samples or not all(math.isfinite(value) and value > 0 for value in samples):
-            raise CandidateError(f"{tool.name} reports the times {samples}, which are not valid")
-        self.usual = min(samples)
-        if with_layers and not any(run.nodes for run in layers):
-            raise CandidateError(f"{tool.name} reports no layers")
-        return samples, layers
-
-
-def with_repeats(data: bytes, weights: Iterable[NDArray[Any]]) -> bytes:
-    """Return a serialised network in which weights are random numbers that repeat, so that it can be compressed.
-
-    Every weight has other numbers, so that no runtime takes two for the same.
-
-    Examples
-    --------
-    >>> values = np.arange(8192, dtype=np.float32)
-    >>> made = with_repeats(b"head" + values.tobytes() + b"tail", [values])
-    >>> made[:4], made[-4:], len(made), len(gzip.compress(made, 1)) < 12000
-    (b'head', b'tail', 32776, True)
-    """
-    found = bytearray(data)
-    for number, (at, length, _, scale) in enumerate(find_holes(data, weights)):
-        period = np.random.default_rng(number).standard_normal(_PERIOD, np.float32) * np.float32(scale)
-        found[at : at + length] = np.resize(period, length // 4).tobytes()
-    return bytes(found)
 
 
 def _last_line(done: Completed) -> str:

@@ -40,6 +40,7 @@ class OnnxRuntimePerfTest(Tool):
         return [
             start.binary,
             "-I",
+            "-z",
             *runs,
             *threads,
             "-o",

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from nni_latency.devices._device_runtime import DeviceRuntime
 from nni_latency.devices._tool import FILES, Form
 from nni_latency.devices._tool_bench import ToolBenches
-from nni_latency.devices._tool_device import ToolDevice, ToolNetwork
+from nni_latency.devices._tool_device import ToolDevice
+from nni_latency.devices._tool_network import ToolNetwork
 from nni_latency.devices._tool_onnxruntime_perf_test import events_of
 from nni_latency.errors import MeasurementError
 from nni_latency.imports import require

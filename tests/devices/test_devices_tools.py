@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import shutil
 import stat
 import sys
 import textwrap
@@ -357,6 +359,28 @@ def test_network_that_fails_says_why(channels, reason, ncnn):
     protocol = Protocol(n_run=2, processes=1, timeout=1.0)
     with ncnn.benches().open(protocol) as bench, pytest.raises(CandidateError, match=reason):
         bench.admit(_subject("bad", channels, kind="network"))
+
+
+def test_one_process_measures_at_a_time(tmp_path, monkeypatch):
+    if shutil.which("flock") is None:
+        pytest.skip("this machine has no flock")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    path = tmp_path / "t.toml"
+    path.write_text(_TOML.partition("[samples]")[0] + '[samples]\npattern = "(.*) us"\nunit = "us"\n')
+    binary, waits = str(_program(tmp_path / "tool", 'print("1 us")')), []
+    first, second = (
+        ToolRuntime(ToolDevice(PythonConnection(sys.executable), read_tool(path), binary, on_wait=on_wait))
+        for on_wait in (waits.append, lambda sentence: (waits.append(sentence), opened.close()))
+    )
+    opened = first.benches().open(_QUICK)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(opened)
+        opened.close = stack.close
+        with second.benches().open(_QUICK) as bench:
+            bench.admit(_subject("a", kind="network"))
+    assert waits == [f"Waiting for python:{sys.executable}: another process measures there"]
+    first.close()
+    second.close()
 
 
 class _Plain(PythonConnection):
