@@ -9,9 +9,10 @@ from collections.abc import Callable
 from nni_latency.devices._connection import Connection, DeviceError, end
 from nni_latency.units import format_seconds
 
-#: Writes a line once the lock is taken, and holds it until its input ends. Other users may have made the file.
-_SCRIPT = """file="${TMPDIR:-/tmp}/nni_latency.lock"; [ -d "${file%/*}" ] || file="/data/local/tmp/nni_latency.lock"
-[ -e "$file" ] || : > "$file"; exec 9< "$file" || exit 8
+#: Writes a line once the lock is taken, and holds it until its input ends. What is locked is the folder of temporary
+#: files, so that no file is left behind.
+_SCRIPT = """folder="${TMPDIR:-/tmp}"; [ -d "$folder" ] || folder=/data/local/tmp
+exec 9< "$folder" || exit 8
 flock -n 9 || exit 9; echo taken; exec cat > /dev/null"""
 
 #: Exit code of the script where another process has the lock.
@@ -67,7 +68,7 @@ class ShellLock:
         sentence = self._connection.failure(holder.returncode, err)
         if sentence is not None:
             raise DeviceError(sentence)
-        # Where no file can be made there is nothing to lock.
+        # Where there is no such folder there is nothing to lock.
         return holder.returncode != _IS_TAKEN
 
     def give_back(self) -> None:

@@ -152,6 +152,9 @@ class Tool(ABC):
     #: The runtime whose plugin prepares networks and reads profiles; without one that is done here.
     plugin: str | None = None
 
+    #: Files of a network that it does not read, which are not sent.
+    unread: tuple[str, ...] = ()
+
     #: Files of this machine that are sent beside the network.
     companions: tuple[str, ...] = ()
 

@@ -8,7 +8,7 @@ from nni_latency.devices._tool import Start, Tool, Written, numbers
 class BenchNcnn(Tool):
     """ncnn on the processor. It prints the minimum, the maximum and the mean of its runs, of which the mean is taken.
 
-    It fills weights with zeros itself, so the file of weights is not read. It always lets ncnn compute in 16 bits where
+    It fills weights with zeros itself, so no weights are sent. It always lets ncnn compute in 16 bits where
     the processor can.
 
     References
@@ -20,6 +20,7 @@ class BenchNcnn(Tool):
     runtime = "ncnn"
     form = "ncnn"
     precisions = ("fp16",)
+    unread = ("model.bin",)
     # It knows no --help: every argument is a number, and no runs of a network that is not there end at once.
     probe = ("1", "1", "0", "-1", "0", "param=none.param", "shape=[1,1,1]")
 

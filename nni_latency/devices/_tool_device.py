@@ -192,7 +192,8 @@ class ToolDevice:
             Weights in it whose values do not matter: random numbers that repeat take their place.
         """
         given = list(weights)
-        return ToolNetwork(self, {name: with_repeats(data, given) for name, data in files.items()}, shapes)
+        read = {name: with_repeats(data, given) for name, data in files.items() if name not in self.tool.unread}
+        return ToolNetwork(self, read, shapes)
 
     def start(self, network: ToolNetwork, **wanted: Any) -> tuple[Start, Written]:
         """Start the tool on a network, and return what it wrote.
