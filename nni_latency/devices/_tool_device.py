@@ -8,6 +8,7 @@ import math
 import posixpath
 import re
 import struct
+import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from nni_latency.devices._connection import Completed, Connection, DeviceError
+from nni_latency.devices._connection import Completed, Connection, DeviceError, end
 from nni_latency.devices._shell_facts import ShellFacts
 from nni_latency.devices._shell_lock import ShellLock
 from nni_latency.devices._tool import Start, Tool, Written
@@ -30,6 +31,9 @@ _PATIENCE, _FIRST_PAUSE, _LONGEST_PAUSE = 600.0, 1.0, 30.0
 
 #: What a start may take beyond its limit before the connection counts as lost [s].
 _GRACE = 60.0
+
+#: How long a program is waited for that removes a folder [s].
+_LEAVE = 2.0
 
 #: Longest time for the tool to print its help [s].
 _PROBE = 60.0
@@ -49,6 +53,10 @@ _KIND = (
 _RUN = """rm -rf "$0" && mkdir -p "$0" && cd "$0" || exit 125
 LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; export LD_LIBRARY_PATH
 shift; exec "$@" """
+
+
+#: Removes a folder when its input ends, which it does when this process or the connection is gone.
+_JANITOR = """trap '' HUP; cat > /dev/null; rm -rf "$0" """
 
 
 class ToolDevice:
@@ -105,12 +113,13 @@ class ToolDevice:
         self.known = ShellFacts(connection)
         self.cores = self._checked(cores)
         self._folders: list[str] = []
+        self._janitors: list[subprocess.Popen[bytes]] = []
         self._there: set[str] = set()
         self._users: collections.Counter[str] = collections.Counter()
         #: Held while something is measured, where the device has flock.
         self.lock = ShellLock(connection, on_wait) if self.known.has("flock") else None
         self._companions = [Path(path) for path in tool.companions]
-        weakref.finalize(self, _remove_all, connection, self._folders)
+        weakref.finalize(self, _remove_all, connection, self._folders, self._janitors)
         self._check_binary()
         self.version = tool.version(self._probe())
 
@@ -175,6 +184,7 @@ class ToolDevice:
         """The temporary folder on the device, which is made when it is first needed."""
         if not self._folders:
             self._folders.append(self.connection.make_folder())
+            self._janitors.append(self.connection.start(["sh", "-c", _JANITOR, self._folders[0]]))
         return self._folders[0]
 
     def load(
@@ -220,7 +230,7 @@ class ToolDevice:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 # It may have been started again, and its temporary folders are gone.
-                self._there.clear()
+                self.close()
 
     def _answers(self) -> bool:
         try:
@@ -229,6 +239,9 @@ class ToolDevice:
             return False
 
     def _start(self, network: ToolNetwork, *, runs: int, with_layers: bool, warmups: int) -> tuple[Start, Written]:
+        if any(janitor.poll() is not None for janitor in self._janitors):
+            # The connection was lost since the last start, and the folder with it.
+            self.close()
         is_first = network.name not in self._there
         if is_first:
             self._send(network)
@@ -271,9 +284,6 @@ class ToolDevice:
         return self.connection.run(["sh", "-c", 'cat "$0"* 2>/dev/null', beginning], timeout=self.timeout + _GRACE).out
 
     def _send(self, network: ToolNetwork) -> None:
-        if self._folders and not self._there:
-            # Of a device that was lost, or that nothing was sent to yet.
-            self.connection.run(["mkdir", "-p", self._folders[0]])
         self._remove_unused()
         folder = f"{self.folder}/{network.name}"
         self.connection.check(["mkdir", "-p", folder], f"make the folder {folder!r}")
@@ -311,7 +321,7 @@ class ToolDevice:
     def close(self) -> None:
         """Remove the temporary folder; it is made again when it is needed."""
         self._there.clear()
-        _remove_all(self.connection, self._folders)
+        _remove_all(self.connection, self._folders, self._janitors)
 
 
 def _last_line(done: Completed) -> str:
@@ -322,6 +332,8 @@ def _last_line(done: Completed) -> str:
     return (telling or lines or ["it printed nothing"])[-1][:300].rstrip(".")
 
 
-def _remove_all(connection: Connection, folders: list[str]) -> None:
+def _remove_all(connection: Connection, folders: list[str], janitors: list[subprocess.Popen[bytes]]) -> None:
     while folders:
         connection.remove_folder(folders.pop())
+    while janitors:
+        end(janitors.pop(), _LEAVE)

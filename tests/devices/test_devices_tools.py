@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import textwrap
+import time
 from functools import partial
 from pathlib import Path
 
@@ -439,6 +441,23 @@ def test_nothing_is_left_on_the_device(tmp_path, monkeypatch):
     assert list((tmp_path / "tmp").glob("nni_latency.*"))
     runtime.close()
     assert not list((tmp_path / "tmp").glob("nni_latency.*"))
+
+
+def test_nothing_is_left_by_a_process_that_is_killed(tmp_path):
+    binary = _program(tmp_path / "trtexec", "")
+    script = f"""
+    import os, signal, sys
+    from nni_latency.devices import PythonConnection, ToolDevice, tool_of
+    device = ToolDevice(PythonConnection(sys.executable), tool_of("trtexec"), {str(binary)!r})
+    print(os.path.isdir(device.folder), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("True\n", -9), done.stderr
+    limit = time.monotonic() + 15
+    while list(tmp_path.glob("nni_latency.*")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not list(tmp_path.glob("nni_latency.*"))
 
 
 class _Rebooting(PythonConnection):
