@@ -47,10 +47,16 @@ def register_estimators(register: Register) -> None:
 
 @hookimpl
 def register_runtimes(register: Register) -> None:
-    """Register the runtimes of torch, each as it is and, with ``-nhwc``, with the channels last in memory."""
+    """Register the runtimes of torch, with ``-nhwc`` with the channels last in memory, and benchmark binaries.
+
+    A binary takes the option ``binary``, its path on the device; ``tool`` takes ``file``, which describes one.
+    """
     for name, kind in {"torch": "TorchEager", "torchscript": "TorchScript", "torch-compile": "TorchCompile"}.items():
         register(name, partial(_torch_runtime, kind))
         register(f"{name}-nhwc", partial(_torch_runtime, kind, channels_last=True))
+    for name in ("benchmark_model", "benchncnn", "onnxruntime_perf_test", "trtexec", "benchmark_app"):
+        register(name, partial(loading.load_tool, name))
+    register("tool", loading.load_own_tool)
 
 
 @hookimpl

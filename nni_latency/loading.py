@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -379,6 +380,11 @@ def make_runtime(
     """
     registration = load_registry().find("runtime", name)
     connection = connection_of(device)
+    if "connection" in registration.parameters():
+        # A benchmark binary of this machine is reached as those of others are.
+        where = "cpu" if connection is not None else device
+        tool: Runtime = registration.make(where, connection=connection, on_wait=on_wait, **options)
+        return tool
     if connection is None:
         made: Runtime = registration.make(device, **options)
         return made
@@ -389,6 +395,112 @@ def make_runtime(
         )
     return devices.DeviceRuntime(
         lambda place: registration.make("cpu", place=place, **options), connection, on_wait=on_wait
+    )
+
+
+def load_tool(
+    name: str,
+    device: str = "cpu",
+    *,
+    threads: int = 1,
+    precision: str = "fp32",
+    binary: Any = None,
+    cores: Any = None,
+    connection: devices.Connection | None = None,
+    on_wait: Callable[[str], None] = lambda _sentence: None,
+) -> Runtime:
+    """Return the runtime of a benchmark binary, of this machine or of a device without Python.
+
+    Parameters
+    ----------
+    name : str
+        Name of the binary, such as ``benchncnn``.
+    device : str, default="cpu"
+        ``cpu``.
+    threads, precision
+        As for `load_runtime`.
+    binary : str
+        Its path on the device.
+    cores : str or int, optional
+        Processors of the device that compute, such as ``4-7``.
+    connection : Connection, optional
+        How the device is reached; this machine by default.
+    on_wait : callable
+        Called with a sentence when the device is waited for.
+
+    Raises
+    ------
+    InvalidValueError
+        If the path is missing, or an option is none.
+    DeviceError
+        If the device cannot be reached, or cannot run the binary.
+    """
+    tool = devices.tool_of(name)
+    return _tool_runtime(tool, device, binary, cores, threads, precision, connection, on_wait)
+
+
+def load_own_tool(
+    device: str = "cpu",
+    *,
+    threads: int = 1,
+    precision: str = "fp32",
+    file: Any = None,
+    binary: Any = None,
+    cores: Any = None,
+    connection: devices.Connection | None = None,
+    on_wait: Callable[[str], None] = lambda _sentence: None,
+) -> Runtime:
+    """Return the runtime of a benchmark binary that a TOML file describes.
+
+    Parameters
+    ----------
+    device, threads, precision, binary, cores, connection, on_wait
+        As for `load_tool`. The file may hold the path of the binary as well.
+    file : str
+        The file.
+
+    Raises
+    ------
+    LatencyError
+        As for `load_tool`, and if the file cannot be read or lacks something.
+    """
+    if file is None:
+        raise InvalidValueError(
+            "The runtime 'tool' needs the TOML file that describes it. Give its option 'file', as in file=TOOL.toml."
+        )
+    tool = devices.read_tool(str(file))
+    return _tool_runtime(tool, device, binary or tool.binary, cores, threads, precision, connection, on_wait)
+
+
+def _tool_runtime(
+    tool: devices.Tool,
+    device: str,
+    binary: Any,
+    cores: Any,
+    threads: int,
+    precision: str,
+    connection: devices.Connection | None,
+    on_wait: Callable[[str], None],
+) -> Runtime:
+    if device != "cpu":
+        raise InvalidValueError(
+            f"The tool {tool.name} runs on the cpu or on a device such as ssh:USER@HOST. Got the device {device!r}."
+        )
+    if binary is None:
+        raise InvalidValueError(
+            f"The path of {tool.name} on the device is missing. Give the option 'binary' of the runtime, as in "
+            f"binary=/data/local/tmp/{tool.name}."
+        )
+    numbers = devices.parse_cores(cores)
+    where = connection or devices.PythonConnection(sys.executable)
+    on_device = devices.ToolDevice(
+        where, tool, str(binary), threads=threads, precision=precision, cores=numbers, on_wait=on_wait
+    )
+    if tool.plugin is None:
+        return devices.ToolRuntime(on_device)
+    plugin = load_registry().find("runtime", tool.plugin)
+    return devices.ToolRuntime(
+        on_device, lambda place: plugin.make("cpu", threads=threads, precision=precision, place=place)
     )
 
 

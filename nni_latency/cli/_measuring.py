@@ -86,9 +86,11 @@ class DeviceOptions:
     def of(self, platform: Platform) -> PlatformOptions:
         """Return the options with runtime, precision and threads of a platform."""
         allocator = platform.facts.get("runtime.allocator")
-        known = (("allocator", allocator),) if allocator else ()
+        cores = platform.facts.get("runtime.cores")
+        known = [(name, value) for name, value in (("allocator", allocator), ("cores", cores)) if value]
+        runtime = str(platform.facts.get("runtime.tool", platform.runtime))
         return PlatformOptions(
-            self.device, platform.runtime, (*known, *self.runtime_options), platform.precision, platform.threads
+            self.device, runtime, (*known, *self.runtime_options), platform.precision, platform.threads
         )
 
 
@@ -221,7 +223,15 @@ def speeds_of(runtime: runtimes.Runtime, device: str) -> dict[str, float]:
 
 def _check_options(registration: Registration, given: dict[str, Any]) -> None:
     runtime, factory, parameters = registration.name, registration.factory, registration.parameters()
-    fixed = {"device", "threads", "precision", "place", *(factory.keywords if isinstance(factory, partial) else ())}
+    fixed = {
+        "device",
+        "threads",
+        "precision",
+        "place",
+        "connection",
+        "on_wait",
+        *(factory.keywords if isinstance(factory, partial) else ()),
+    }
     known = {
         name: parameter.default
         for name, parameter in parameters.items()

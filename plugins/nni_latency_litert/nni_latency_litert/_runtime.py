@@ -65,7 +65,20 @@ class LiteRt(ExportedRuntime):
             raise MeasurementError("The runtime 'litert' takes modules of torch and no ONNX files. Give the module.")
         if all(node.op in ("placeholder", "output") for node in network.graph.nodes):
             return _Nothing()
-        return _Net(shared_converter(converter_python().path).convert(network), self.threads)
+        return _Net(convert(network), self.threads)
+
+
+def convert(program: torch.export.ExportedProgram) -> bytes:
+    """Convert a network with litert-torch, and return it as a file of TFLite holds it.
+
+    Raises
+    ------
+    CandidateError
+        If it cannot be converted; the message says why.
+    MeasurementError
+        If litert-torch is not there.
+    """
+    return shared_converter(converter_python().path).convert(program)
 
 
 class _Nothing(CompiledNetwork):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nni_latency import hookimpl
-from nni_latency_ncnn._runtime import Ncnn
+from nni_latency_ncnn._runtime import Ncnn, convert
 
-__all__ = ["Ncnn"]
+__all__ = ["Ncnn", "convert"]
 
 
 @hookimpl

@@ -58,8 +58,7 @@ class Ncnn(ExportedRuntime):
         # ncnn has no network without layers.
         if any(node.op_type != "Identity" for node in network.model.graph.node):
             with tempfile.TemporaryDirectory() as folder:
-                param, weights = _convert(network, inputs, Path(folder))
-                _check_layers(param)
+                param, weights = convert(network, inputs, Path(folder))
                 layers = param.read_bytes()
                 data = struct.pack(">Q", len(layers)) + layers + weights.read_bytes()
         return _Network(self.place.load(data, network.weights()), half=self.precision == "fp16")
@@ -84,8 +83,28 @@ class _Network(PlacedNetwork):
         return fallbacks_of([(kind, "fp16" if able else "fp32") for kind, able in layers], ["fp16"])
 
 
-def _convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
-    """Convert a network with pnnx; return its layers and its weights."""
+def convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
+    """Convert a network with pnnx.
+
+    Parameters
+    ----------
+    network : OnnxNetwork
+        The network.
+    inputs : tuple of ndarray
+        Inputs, of which the shapes count.
+    folder : Path
+        Where to write.
+
+    Returns
+    -------
+    tuple of Path
+        The file of its layers, and that of its weights.
+
+    Raises
+    ------
+    MeasurementError
+        If pnnx cannot convert it, or ncnn lacks an operator.
+    """
     source, param, weights = folder / "network.onnx", folder / "network.param", folder / "network.bin"
     source.write_bytes(network.serialised())
     shapes = ",".join(f"[{','.join(map(str, array.shape))}]" for array in inputs)
@@ -106,6 +125,7 @@ def _convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, 
     if done.returncode or not (param.is_file() and weights.is_file()):
         last = next(iter(reversed(done.stderr.strip().splitlines())), "it says nothing")
         raise MeasurementError(f"pnnx cannot convert the network: {last}.")
+    _check_layers(param)
     return param, weights
 
 

@@ -1,0 +1,80 @@
+"""``trtexec``: the benchmark binary of TensorRT."""
+
+from __future__ import annotations
+
+import re
+
+from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
+from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
+
+#: How long it warms up for one run that is asked for [ms], as it takes no number of runs; and how layers are named that
+#: bring a tensor into another layout.
+_WARM_UP, _REFORMAT = 50, "Reformatting CopyNode"
+
+
+class TrtExec(Tool):
+    """TensorRT on a GPU; it writes the time of every run and the mean of every layer. Engines are built once.
+
+    A sample is what the GPU computes, without the copies of inputs and results.
+
+    References
+    ----------
+    .. [1] https://github.com/NVIDIA/TensorRT/tree/main/samples/trtexec
+    """
+
+    name = "trtexec"
+    runtime = "tensorrt"
+    precisions = ("fp32", "fp16", "int8")
+    gives_layers = True
+    on_gpu = True
+
+    def command(self, start: Start) -> list[str]:
+        """Return the command; it would run for three seconds at least unless told otherwise."""
+        engine = start.model.removesuffix(".onnx") + ".engine"
+        precision = {"fp32": ["--noTF32"], "fp16": ["--fp16"], "int8": ["--int8"]}[start.precision]
+        build = [f"--onnx={start.model}", f"--saveEngine={engine}", *precision]
+        layers = [f"--exportProfile={start.folder}/profile.json", "--separateProfileRun"] if start.with_layers else []
+        return [
+            start.binary,
+            *(build if start.is_first else [f"--loadEngine={engine}"]),
+            f"--iterations={start.runs}",
+            f"--warmUp={_WARM_UP * start.warmups}",
+            "--duration=0",
+            "--noDataTransfers",
+            "--useSpinWait",
+            f"--exportTimes={start.folder}/times.json",
+            *layers,
+        ]
+
+    def outputs(self, start: Start) -> list[str]:
+        """Return the times of runs, and those of layers if these are wanted."""
+        return ["times.json", *(["profile.json"] if start.with_layers else [])]
+
+    def samples(self, written: Written, start: Start) -> list[float]:
+        """Read ``computeMs`` of every run."""
+        try:
+            return [1e-3 * float(item["computeMs"]) for item in written.json("times.json")][-start.runs :]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableError("a run in times.json has no number 'computeMs'") from error
+
+    def layers(self, written: Written, start: Start) -> list[ProfiledRun]:
+        """Read ``averageMs`` of every layer; the name of one that several nodes became has all of theirs."""
+        try:
+            rows = [item for item in written.json("profile.json") if "name" in item]
+            nodes = [
+                ProfiledNode(_names(item["name"]), 1e-3 * float(item["averageMs"]), item["name"].startswith(_REFORMAT))
+                for item in rows
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableError("a layer in profile.json has no number 'averageMs'") from error
+        return [ProfiledRun(nodes, sum(node.seconds for node in nodes))]
+
+    def version(self, text: str) -> str | None:
+        """Find the version in a line such as ``TensorRT.trtexec [TensorRT v100300]``."""
+        found = re.search(r"\[TensorRT v(?:(\d\d)(\d\d)(\d\d)|(\d)(\d)(\d\d))\]", text)
+        return ".".join(str(int(part)) for part in found.groups() if part) if found else None
+
+
+def _names(name: str) -> list[str]:
+    inside = re.sub(r"\{ForeignNode\[(.*?)\]\}", lambda found: found[1].replace("...", " + "), name)
+    return list(dict.fromkeys([name, *(part.strip() for part in inside.split(" + "))]))
