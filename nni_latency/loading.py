@@ -491,8 +491,8 @@ def _tool_runtime(
             f"The path of {tool.name} on the device is missing. Give the option 'binary' of the runtime, as in "
             f"binary=/data/local/tmp/{tool.name}."
         )
-    numbers = devices.parse_cores(cores)
     where = connection or devices.PythonConnection(sys.executable)
+    numbers = devices.parse_cores(cores) or where.cores
     on_device = devices.ToolDevice(
         where, tool, str(binary), threads=threads, precision=precision, cores=numbers, on_wait=on_wait
     )

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from nni_latency.devices._shell_facts import parse_cores
 from nni_latency.documents import StrictDocument, explain
 from nni_latency.errors import FileFormatError
 from nni_latency.files import user_folder
@@ -23,17 +24,7 @@ def _check_name(name: str) -> str:
 
 
 def _parse_cores(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if re.fullmatch(r"(?:\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)?", value, re.ASCII) is None:
-        raise ValueError("no cores")
-    found: set[int] = set()
-    for part in value.split(",") if value else ():
-        first, _, last = part.partition("-")
-        if int(last or first) < int(first):
-            raise ValueError("no range")
-        found.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))
+    return (parse_cores(value) if value else ()) if isinstance(value, str) else value
 
 
 #: A name: nothing that could be a path, an address, or a device of this machine.
