@@ -45,7 +45,7 @@ class EstimatorOptions:
         metavar=ESTIMATOR,
     )
     missing: Literal["error", "nearest", "predict"] | None = missing_option(rare=True)
-    device: str | None = option("Require an estimator for this device of this machine, such as cpu or cuda.")
+    device: str | None = option("Require an estimator for this device, such as cpu, cuda or ssh:USER@HOST.")
 
     def load(self) -> estimators.Estimator:
         """Load the estimator.
@@ -53,7 +53,7 @@ class EstimatorOptions:
         Raises
         ------
         MismatchError
-            If a device of this machine is asked for that is not the estimator's.
+            If a device is asked for that is not the estimator's.
         """
         estimator = loading.load_estimator(self.latency_estimator, missing=self.missing)
         if self.device is not None:
@@ -81,6 +81,8 @@ def _platform_here(device: str, platform: Platform) -> Platform:
     try:
         return make_runtime(DeviceOptions(device, ()).of(platform)).platform
     except UnknownNameError:
+        if loading.connection_of(device) is not None:
+            raise
         # The estimator may come from a runtime that is not installed here.
         return Platform.current(
             device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads

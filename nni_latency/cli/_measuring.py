@@ -204,9 +204,14 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
         options.device,
         threads=options.threads,
         precision=options.precision,
-        on_wait=lambda sentence: remarks().print(sentence, markup=False),
+        on_wait=print_waiting,
         **given,
     )
+
+
+def print_waiting(sentence: str) -> None:
+    """Print that a device is waited for."""
+    remarks().print(sentence, markup=False)
 
 
 def is_elsewhere(runtime: runtimes.Runtime) -> bool:

@@ -10,6 +10,7 @@ import click
 
 import nni_latency.estimators as estimators
 import nni_latency.graphs as graphs
+import nni_latency.loading as loading
 import nni_latency.operators as operators
 from nni_latency.cli._asked import ask
 from nni_latency.cli._console import print_lines, remarks
@@ -193,6 +194,11 @@ def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], devi
     """Return the ids of the platforms that are asked for, which may be named in part."""
     ids = [platform.id for platform in known.platforms_]
     if device is not None:
+        if loading.connection_of(device) is not None:
+            raise InvalidValueError(
+                f"For a predictor of several platforms, --device must be of this machine. Got {device!r}. Name the "
+                "platform of that device with --platform."
+            )
         here = Platform.current(device).device
         ids = [platform.id for platform in known.platforms_ if platform.device == here]
         if not ids:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import nni_latency.estimators as estimators
+import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.nas as nas
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._measuring import check_known
+from nni_latency.cli._measuring import check_known, print_waiting
 from nni_latency.cli._searched import Searched
 from nni_latency.errors import MeasurementError, MismatchError
 from nni_latency.platforms import Platform
-from nni_latency.plugins import load_registry
 from nni_latency.units import METRIC_UNITS, format_metric
 
 #: Name of the network among those that are measured.
@@ -25,19 +25,20 @@ FOUND = "found"
 
 
 def runtime_of(platform: Platform, device: str | None) -> runtimes.Runtime:
-    """Return the runtime of an estimator's platform on this machine.
+    """Return the runtime of an estimator's platform on a device; without one, on this machine.
 
     Raises
     ------
     MismatchError
-        If this machine is another platform, or the estimator says none.
+        If the device is another platform, or the estimator says none.
     LatencyError
         If there is no such runtime or device.
     """
     check_known(platform)
     device = device or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
-    registration = load_registry().find("runtime", platform.runtime)
-    runtime: runtimes.Runtime = registration.make(device, threads=platform.threads, precision=platform.precision)
+    runtime = loading.make_runtime(
+        platform.runtime, device, threads=platform.threads, precision=platform.precision, on_wait=print_waiting
+    )
     differences = platform.differences(runtime.platform)
     if differences:
         raise MismatchError(f"The estimator belongs to another platform ({'; '.join(differences)}).")

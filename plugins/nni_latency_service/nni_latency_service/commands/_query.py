@@ -88,7 +88,7 @@ class _MachineOptions:
     """What measures."""
 
     threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1, rare=True)
-    device: str = option("Device: cpu, cuda or cuda:N.", default="cpu")
+    device: str = option("Device, such as cpu, cuda or ssh:USER@HOST.", default="cpu")
     budget: float = option("Maximum time spent measuring.", type=DURATION, default="20s")
 
 

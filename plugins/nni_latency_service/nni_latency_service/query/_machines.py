@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nni_latency.errors import LatencyError, RemoteError, UnknownNameError
-from nni_latency.measurement import Benches, Limits, LocalBenches, Remote, WorkerState
+from nni_latency.measurement import Benches, Limits, Remote, WorkerState
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
 
@@ -63,7 +63,7 @@ class LocalMachines:
         """Return the benches of a platform; raises `UnknownNameError` if it is unknown."""
         if platform not in self._runtimes:
             raise UnknownNameError.of("platform", platform, sorted(self._runtimes))
-        return LocalBenches(self._runtimes[platform], limits=self._limits)
+        return self._runtimes[platform].benches(limits=self._limits)
 
     def workers(self) -> list[WorkerState]:
         """Return an empty list: the local machine neither joins nor leaves."""
