@@ -195,7 +195,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in text.strip().split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if match is None or int(match[2] or match[1]) > 2**12:
+        if match is None or int(match[2] or match[1]) >= 10**4:
             return ()
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(found))

@@ -80,7 +80,7 @@ def test_name_of_a_built_in_command_names_the_plugin_and_the_built_in_one_runs(r
     adds(show=_board, board=_board)
     shown = " ".join(run("--help").stdout.split())
     assert "The plugin 'theirs' registers the command 'show', which nni-latency has already." in shown
-    assert "show [OPTIONS] FILE" in run("show", "--help").stdout
+    assert "show [OPTIONS] [FILE]" in run("show", "--help").stdout
     assert "Look after boards." in shown
 
 

@@ -80,7 +80,7 @@ def test_build_replaces_a_table_if_told_to(run, tables, tmp_path):
     [
         (["--space", "nosuch"], "Unknown space 'nosuch'. Available:"),
         (["--device", "tpu"], "Unknown device 'tpu'. Available: cpu"),
-        (["--runtime", "tflite"], "Unknown runtime 'tflite'. Available: torch, "),
+        (["--runtime", "tflite"], "Unknown runtime 'tflite'. Available: "),
         (["--space-args", "preset=mnist"], "Unknown preset 'mnist'. Available: imagenet, cifar, cifar10."),
         (["--space-args", "widht=1"], "got an unexpected keyword argument 'widht'. It takes: num_classes, input_size,"),
         (["--space-args", "width=wide"], "The 'width' of FBNetSpace must be a number in (0, 8]. Got 'wide'."),

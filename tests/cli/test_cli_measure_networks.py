@@ -124,7 +124,7 @@ def test_data_sets_are_merged(run, fails, tmp_path):
     assert len(load_networks(tmp_path / "both.zip")) == 16
     run("dataset", "merge", "one.zip", "two.zip", "both.zip", "--conflict", "mean", "--out", "mean.zip")
     assert len(load_networks(tmp_path / "mean.zip")) == 16
-    assert "share 8. Measure more" in fails(
+    assert "share 8 networks and no anchor. Measure more" in fails(
         "dataset", "merge", "one.zip", "both.zip", "--align-speed", "--out", "c.zip"
     )
     (tmp_path / "table.json").write_text("{}")

@@ -61,9 +61,9 @@ def _reading(words, command, given, file):
     arguments = [*words, *_minimal(command, given, file)]
     if str(file) in arguments:
         return arguments
-    names = ("database", "latency_estimator", "source", "table")
+    names = ("database", "file", "latency_estimator", "source", "table")
     item = next(item for item in command.params if item.name in names and not isinstance(item.type, OutputFile))
-    return [*arguments, item.opts[0], str(file)]
+    return [*arguments, *([] if isinstance(item, click.Argument) else [item.opts[0]]), str(file)]
 
 
 def test_every_path_that_a_command_takes_says_what_it_is():
