@@ -40,6 +40,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "numpy_plugin", module)
     points = [
         metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP),
+        metadata.EntryPoint("service", "nni_latency_service.plugin", GROUP),
         metadata.EntryPoint("numpy_plugin", "numpy_plugin", GROUP),
     ]
     registry = collect(points)
@@ -131,6 +132,20 @@ def test_what_cannot_be_measured_is_named(run, words, message):
     result = run("measure", "net.py:Net", "--input", "3,8,8", *words)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_network_that_is_queried_is_timed_by_the_clock_of_the_device(run):
+    words = ("--platform", "numpy", "--measure", "always", "--device", _DEVICE, "--input", "3,8,8", "--budget", "2s")
+    found = _table_of(run("query", "net.py:Net", *words, "--format", "json"))
+    # A round trip takes longer than the network.
+    (answer,) = found["answers"]
+    assert 4e-5 < answer["value"] < 1e-3, answer
+
+
+def test_predictor_of_several_platforms_is_asked_by_platform(run):
+    result = run("predict", "net.py:Net", "--input", "3,8,8", "--estimator", "pretrained", "--device", _DEVICE)
+    assert result.exit_code == 2
+    assert "Name the platform of that device with --platform" in result.stderr
 
 
 def test_energy_is_not_read_on_a_device(run):
