@@ -154,12 +154,27 @@ def test_program_that_prints_what_adb_prints_is_not_taken_for_it(phone):
 _LOST = r"^The connection to adb:A1B2 was lost\. Check the cable, and that the device is awake"
 
 
-def test_program_whose_cable_is_pulled_is_one_sentence(phone, adb):
-    timer = threading.Timer(0.5, adb.unplug)
-    timer.start()
+def _unplug_once(adb, file):
+    """Pull the cable in a thread, once a program has written a line to a file."""
+
+    def unplug():
+        end = time.monotonic() + 60
+        while not (file.exists() and file.read_text().endswith("\n")):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        adb.unplug()
+
+    thread = threading.Thread(target=unplug)
+    thread.start()
+    return thread
+
+
+def test_program_whose_cable_is_pulled_is_one_sentence(phone, adb, tmp_path):
+    begun = tmp_path / "begun"
+    thread = _unplug_once(adb, begun)
     with pytest.raises(DeviceError, match=_LOST):
-        phone.run(["sh", "-c", "echo half; sleep 600"])
-    timer.join()
+        phone.run(["sh", "-c", 'echo half; echo half > "$0"; sleep 600', str(begun)])
+    thread.join()
     assert "cannot be reached" in _sentence(phone)
     adb.connect(A1B2="device")
     assert phone.run(["echo", "again"]).out == b"again\n"
@@ -176,16 +191,7 @@ def test_process_whose_cable_is_pulled_ends(phone, adb):
 
 def test_program_is_ended_by_a_cable_that_is_pulled(phone, adb, tmp_path):
     number = tmp_path / "number"
-
-    def unplug():
-        end = time.monotonic() + 60
-        while not (number.exists() and number.read_text().endswith("\n")):
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        adb.unplug()
-
-    thread = threading.Thread(target=unplug)
-    thread.start()
+    thread = _unplug_once(adb, number)
     with pytest.raises(DeviceError, match=_LOST):
         phone.run(["sh", "-c", f"echo $$ > '{number}'; exec sleep 600"])
     thread.join()
