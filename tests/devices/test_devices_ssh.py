@@ -428,15 +428,30 @@ def _forced(server, command):
 _LOST = r"^The connection to ssh:\S+ was lost\. Check that the device has power and network"
 
 
+@contextlib.contextmanager
+def _cutting(server):
+    """Cut the connection again and again, so that one cut hits whatever runs meanwhile."""
+    is_over = threading.Event()
+
+    def cut():
+        while not is_over.wait(0.3):
+            server.cut()
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 @_SERVED
 def test_connection_that_is_lost_while_a_file_is_sent_leaves_no_file(device, server, tmp_path):
     device.run(["true"])
-    cutter = threading.Timer(0.3, server.cut)
-    cutter.start()
-    with pytest.raises(DeviceError, match=_LOST):
+    with _cutting(server), pytest.raises(DeviceError, match=_LOST):
         # More than can be sent by then.
         device.run(["sh", "-c", "sleep 1; cat > /dev/null"], data=bytes(10_000_000))
-    cutter.join()
     path = tmp_path / "file"
     script = f"cat > '{path}.slow'"
     process = device.start(["sh", "-c", script])
@@ -478,11 +493,8 @@ def test_file_that_is_cut_off_while_it_is_fetched_is_not_returned(device, server
     with path.open("wb") as file:
         file.truncate(4_000_000_000)
     device.run(["true"])
-    cutter = threading.Timer(0.3, server.cut)
-    cutter.start()
-    with pytest.raises(DeviceError, match=_LOST):
+    with _cutting(server), pytest.raises(DeviceError, match=_LOST):
         device.fetch(str(path))
-    cutter.join()
 
 
 @_SERVED
