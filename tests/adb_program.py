@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 _UNAUTHORIZED = """device unauthorized.
 This adb server's $ADB_VENDOR_KEYS is not set
@@ -101,15 +102,38 @@ def _error(serial: str, states: list[str]) -> str | None:
 def _shell(root: Path, serial: str, lost: int, command: str) -> int:
     """Run a program in a shell, until it ends or the cable is pulled."""
     environment = {**os.environ, "TMPDIR": str(root / serial)}
-    process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        ["sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
     threading.Thread(target=_pass_on, args=(process,), daemon=True).start()
+    # Programs of a device do not hold the pipes of adb: these close when adb ends, whatever goes on there.
+    outputs = [
+        threading.Thread(target=_print, args=pair, daemon=True) for pair in ((process.stdout, 1), (process.stderr, 2))
+    ]
+    for thread in outputs:
+        thread.start()
     while process.poll() is None:
         if (root / "unplugged").exists():
             os.killpg(process.pid, signal.SIGHUP)
-            return lost
+            os._exit(lost)
         time.sleep(0.002)
-    sys.stdout.flush()
+    for thread in outputs:
+        thread.join(5)
     os._exit(process.returncode if process.returncode >= 0 else 128 - process.returncode)
+
+
+def _print(pipe: IO[bytes], descriptor: int) -> None:
+    try:
+        while block := os.read(pipe.fileno(), 2**16):
+            while block:
+                block = block[os.write(descriptor, block) :]
+    except OSError:
+        return
 
 
 def _pass_on(process: subprocess.Popen[bytes]) -> None:
