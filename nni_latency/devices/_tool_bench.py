@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from nni_latency.devices._device_bench import DeviceBenches
 from nni_latency.measurement import (
     Bench,
-    Benches,
     CandidateError,
     LocalBench,
     Protocol,
@@ -27,13 +27,12 @@ from nni_latency.measurement.runtimes import (
     ProfiledNetwork,
     each_array,
 )
-from nni_latency.platforms import Conditions, Platform
 
 if TYPE_CHECKING:
     from nni_latency.devices._tool_runtime import ToolRuntime
 
 
-class ToolBenches(Benches):
+class ToolBenches(DeviceBenches):
     """Benches of a benchmark binary on a device; it is another process for every visit.
 
     Parameters
@@ -42,19 +41,7 @@ class ToolBenches(Benches):
         The runtime of the device.
     """
 
-    isolated = True
-
-    def __init__(self, runtime: ToolRuntime) -> None:
-        self.runtime = runtime
-
-    @property
-    def platform(self) -> Platform:
-        """Where the numbers are taken."""
-        return self.runtime.platform
-
-    def conditions(self) -> Conditions:
-        """Say what the device is like at this moment."""
-        return self.runtime.conditions()
+    runtime: ToolRuntime
 
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench."""

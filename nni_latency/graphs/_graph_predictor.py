@@ -332,10 +332,11 @@ class GraphPredictor(Parametrized):
         doubts = doubts_of(costs.operators, distances, costs.disagreement)
         spreads = self.spreads_ * widths_of(doubts, self.doubt_weights_)
         ops = [item.op for item in graph.operators]
+        by_precision = {item: precision_remarks(ops, item) for item in {self.platforms_[n].precision for n in numbers}}
         found = {}
         for number in numbers:
             platform, value = self.platforms_[number], float(costs.latencies[number])
-            assumed = (*graph.remarks, *precision_remarks(ops, platform.precision))
+            assumed = (*graph.remarks, *by_precision[platform.precision])
             missing = (*unfamiliar(ops, distances[:, number], costs.operators[:, number] / value), *assumed)
             factor = math.exp(spreads[number] + _ASSUMED * bool(assumed))
             found[platform.id] = Estimate(value, value / factor, value * factor, missing)

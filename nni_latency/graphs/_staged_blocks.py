@@ -14,9 +14,6 @@ from nni_latency.graphs._sequence_blocks import linear, recurrent
 #: Largest number of elements of a map.
 _MOST_ELEMENTS = 2_500_000
 
-#: Most elements of a map at which a stage of lower resolution may follow.
-_LEAST_PLACES = 12
-
 
 class StyledWriter(BlockWriter):
     """Writes the same activation and the same kind of normalisation throughout a network.
@@ -44,11 +41,7 @@ class StyledWriter(BlockWriter):
 
     def activation(self, data: str) -> str:
         """Write the activation of this network."""
-        before, self.random = self.random, np.random.default_rng(self._style)
-        try:
-            return super().activation(data)
-        finally:
-            self.random = before
+        return self.repeat(BlockWriter.activation, data, self._style)
 
     def batch_norm(self, data: str) -> str:
         """Write the normalisation of this network behind a convolution, or what a converter has left of it."""
@@ -153,9 +146,9 @@ def pyramid(write: BlockWriter, maps: list[str]) -> str:
             data = pictures.enlarged(write, data, height, long, mode)
         ways.append(convolve(write, data, max(4, width // 4), (3, 3), normalise=False))
     joined = write.activation(convolve(write, net("Concat", *ways, axis=1), width, (3, 3)))
-    if write.chance(0.6) and math.prod(net.shape(joined)) * 4 < 4 * write.most_elements:
+    if write.chance(0.6) and math.prod(net.shape(joined)) < write.most_elements:
         for outputs in (max(1, width // 4), write.choose(1, 1, 2, 21)):
-            if math.prod(net.shape(joined)[2:]) * 4 * outputs > 4 * write.most_elements:
+            if math.prod(net.shape(joined)[2:]) * outputs > write.most_elements:
                 break
             inputs = net.shape(joined)[1]
             weights = net.weight(inputs, outputs, 2, 2), net.weight(outputs)
