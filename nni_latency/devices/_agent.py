@@ -79,6 +79,9 @@ _MALLOPT = {-3: 32 * 2**20, -1: 2**31 - 1, -4: 0}
 #: Second-level cache where it is not known, and what is touched to empty it at most [byte].
 _NEAR, _MOST_NEAR = 4 * 2**20, 16 * 2**20
 
+#: Random numbers after which those of a hole repeat, few enough for zlib to find the repetition.
+_PERIOD = 2048
+
 #: Side of the matrices and numbers of the copy by which a device's speed is measured, and for how long each [s].
 _SIDE, _COPIED, _LONG = 1024, 2**24, 0.3
 
@@ -171,7 +174,7 @@ def shrink(data: bytes, holes: Iterable[tuple[int, int, int, float]] = ()) -> by
     """Return a content: data in which the holes are not sent.
 
     A hole is (offset, length, seed, scale): there the device puts normally distributed numbers of 32 bits, drawn with
-    the seed and multiplied by the scale.
+    the seed and multiplied by the scale. They repeat after `_PERIOD`: drawing millions takes as long as running them.
     """
     holes = list(holes)
     kept, at = [], 0
@@ -196,8 +199,8 @@ def expand(content: bytes) -> bytes:
     for offset, size, seed, scale in head["holes"]:
         data[at:offset] = kept[taken : taken + offset - at]
         taken += offset - at
-        numbers = numpy.random.default_rng(seed).standard_normal(size // 4, dtype=numpy.float32)
-        data[offset : offset + size] = (numbers * numpy.float32(scale)).tobytes()
+        period = numpy.random.default_rng(seed).standard_normal(_PERIOD, dtype=numpy.float32) * numpy.float32(scale)
+        data[offset : offset + size] = numpy.resize(period, size // 4).tobytes()
         at = offset + size
     data[at:] = kept[taken:]
     return bytes(data)
