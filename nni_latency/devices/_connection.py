@@ -52,16 +52,12 @@ trap 'rm -f "$1.part"; exit 1' TERM HUP
 cat > "$1.part" && [ "$(wc -c < "$1.part")" -eq "$2" ] && mv "$1.part" "$1" || { rm -f "$1.part"; exit 1; }
 """
 
-#: Makes a folder in the first place where files can be written.
+#: Makes a folder in the first place where files can be written; Android may have none but the last.
 _MAKE_FOLDER = """
-for folder in "${TMPDIR:-$1}" "$@"; do
-    [ -d "$folder" ] && [ -w "$folder" ] && exec mktemp -d "$folder/nni_latency.XXXXXX"
-done
-exec mktemp -d "${TMPDIR:-$1}/nni_latency.XXXXXX"
+set -- "${TMPDIR:-$0}"
+for folder in "$1" "$0" /tmp /var/tmp /data/local/tmp "$1"; do [ -w "$folder" ] && break; done
+exec mktemp -d "$folder/nni_latency.XXXXXX"
 """
-
-#: Where folders are made if neither ``TMPDIR`` nor the folder of the connection can be written: Android has the last.
-_FOLDERS = ("/tmp", "/var/tmp", "/data/local/tmp")
 
 
 class DeviceError(MeasurementError):
@@ -252,8 +248,7 @@ class Connection(PluggableContext, ABC):
 
     def make_folder(self) -> str:
         """Make a temporary folder on the device and return its path. The caller removes it."""
-        made = self.check(["sh", "-c", _MAKE_FOLDER, "sh", self.folder, *_FOLDERS], "make a temporary folder")
-        return made.out.decode().strip()
+        return self.check(["sh", "-c", _MAKE_FOLDER, self.folder], "make a temporary folder").out.decode().strip()
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder of `make_folder`, as far as it can be reached."""

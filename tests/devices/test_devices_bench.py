@@ -23,6 +23,7 @@ from nni_latency.measurement import (
     Campaign,
     CampaignHeader,
     CandidateError,
+    LocalBenches,
     MemoryStore,
     NetworkSchedule,
     Protocol,
@@ -142,6 +143,12 @@ def test_conditions_are_those_of_the_device(runtime):
 def test_meters_are_refused(runtime):
     with pytest.raises(MeasurementError, match="constant:15 reads this machine"):
         runtime.benches([load_meter("constant:15")])
+
+
+def test_benches_of_this_machine_are_refused(runtime):
+    expected = "LocalBenches measures on this machine, and the runtime 'numpy' runs on another device. Take runtime"
+    with pytest.raises(InvalidValueError, match=expected):
+        LocalBenches(runtime)
 
 
 def test_network_is_measured(runtime):
