@@ -309,3 +309,20 @@ def test_waiting_lasts_until_the_device_is_cool(thermal):
     runtime.close()
     timer.join()
     assert len(waits) == 1
+
+
+def test_rounds_that_follow_at_once_need_no_other_look(thermal, monkeypatch):
+    waits = []
+    monkeypatch.setattr(_waiting, "_FRESH", 1e6)
+    thermal.slow(0)
+    runtime = device_runtime(_Warm(thermal), partial(_cooled, thermal, waits))
+    with runtime.benches().open(_QUICK) as bench:
+        assert bench.cool_down()
+        thermal.slow(1)
+        received = runtime.place.session._line.received
+        assert bench.cool_down()
+        assert (waits, runtime.place.session._line.received) == ([], received)
+        monkeypatch.setattr(_waiting, "_FRESH", 0.0)
+        assert bench.cool_down()
+    runtime.close()
+    assert len(waits) == 1
