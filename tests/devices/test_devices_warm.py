@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -214,6 +215,22 @@ def test_warm_device_is_waited_for(thermal):
     assert log.conditions["before"]["cpu_slowed"] is True
     assert log.conditions["after"]["cpu_slowed"] is False
     assert SLOWED not in log.conditions
+
+
+def test_raspberry_pi_whose_firmware_is_asked_is_waited_for(tmp_path, monkeypatch):
+    program, state, waits = tmp_path / "vcgencmd", tmp_path / "state", []
+    program.write_text(f'#!/bin/sh\n[ "$*" = get_throttled ] && exec cat {state}\n')
+    program.chmod(0o755)
+    state.write_text("throttled=0xe0008\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def cool(sentence):
+        waits.append(sentence)
+        state.write_text("throttled=0xe0000\n")
+
+    _measured(device_runtime(on_wait=cool))
+    assert len(waits) == 1
+    assert re.fullmatch(r"Waiting for python:\S+ to cool down: (\d+ C, )?its processors are slowed down", waits[0])
 
 
 def test_device_that_gets_warm_again_is_waited_for_again(thermal):
