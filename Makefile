@@ -92,7 +92,7 @@ venv: $(VENV)/.installed ## Make .venv and install the package in it
 converter: $(CONVERTER)/.installed ## Make .venv-litert, which converts networks for LiteRT in the slow tests (2 GB)
 
 clean: ## Remove everything that was made, .venv included
-	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) demo report-gpu build dist docs/_build
+	@rm -rf $(VENV) $(LOWEST) $(CONVERTER) .venv-arm64 demo report-gpu build dist docs/_build
 	@rm -rf *.egg-info plugins/*/*.egg-info plugins/*/build
 	@rm -rf .benchmarks .hypothesis
 	@rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

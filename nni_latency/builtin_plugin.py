@@ -131,6 +131,11 @@ def _graph_network(argument: str) -> Any:
 
 
 def _measuring(kind: str, device: str) -> Any:
+    if loading.connection_of(device) is not None:
+        raise InvalidValueError(
+            f"{kind} measures in eager torch, which runs on this machine alone. In Python, make it with "
+            f"runtime=load_runtime('onnxruntime', {device!r})."
+        )
     return getattr(estimators, kind)(runtime=runtimes.TorchEager(device or "cpu"))
 
 

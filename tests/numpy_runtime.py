@@ -13,7 +13,7 @@ from nni_latency.devices import DeviceRuntime, PythonConnection
 from nni_latency.measurement.runtimes import PlacedProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 
 #: What a convolution with so many channels does.
-MISCHIEF = {61: "crash", 62: "hang", 63: "fail", 65: "print", 66: "refuse", 67: "exit"}
+MISCHIEF = {61: "crash", 62: "hang", 63: "fail", 65: "print", 66: "refuse", 67: "exit", 68: "garbage"}
 
 #: Time of a node [s], at least.
 LEAST = 2e-5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -104,7 +105,9 @@ def test_plain_install_predicts_a_network_that_it_generates(tmp_path):
 
     def run(*arguments: str) -> str:
         command = [sys.executable, "-c", _PLAINLY, brought, *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        # On a machine that has platforms of the predictor, one column more makes names wrap.
+        wide = {**os.environ, "COLUMNS": "200"}
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=wide)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

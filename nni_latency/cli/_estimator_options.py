@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -12,7 +12,7 @@ import nni_latency.documents as documents
 import nni_latency.estimators as estimators
 import nni_latency.graphs as graphs
 import nni_latency.loading as loading
-from nni_latency.cli._measuring import DeviceOptions, make_runtime
+from nni_latency.cli._measuring import DeviceOptions, make_runtime, runtime_option
 from nni_latency.cli._option import option
 from nni_latency.errors import UnknownNameError
 from nni_latency.platforms import Platform, check_same_platform
@@ -46,6 +46,7 @@ class EstimatorOptions:
     )
     missing: Literal["error", "nearest", "predict"] | None = missing_option(rare=True)
     device: str | None = option("Require an estimator for this device, such as cpu, cuda or ssh:USER@HOST.")
+    runtime_options: tuple[tuple[str, Any], ...] = runtime_option(rare=True)
 
     def load(self) -> estimators.Estimator:
         """Load the estimator.
@@ -58,7 +59,7 @@ class EstimatorOptions:
         estimator = loading.load_estimator(self.latency_estimator, missing=self.missing)
         if self.device is not None:
             platform = estimator.platform
-            here = _platform_here(self.device, platform)
+            here = _platform_here(DeviceOptions(self.device, self.runtime_options), platform)
             check_same_platform(platform, here, f"Using an estimator of {platform.id} for {here.id}")
         return estimator
 
@@ -76,16 +77,16 @@ class EstimatorOptions:
         return self.load()
 
 
-def _platform_here(device: str, platform: Platform) -> Platform:
-    """Return the platform of this machine's device, with the runtime, precision and threads of another platform."""
+def _platform_here(where: DeviceOptions, platform: Platform) -> Platform:
+    """Return the platform of a device, with the runtime, precision and threads of another platform."""
     try:
-        return make_runtime(DeviceOptions(device, ()).of(platform)).platform
+        return make_runtime(where.of(platform)).platform
     except UnknownNameError:
-        if loading.connection_of(device) is not None:
+        if loading.connection_of(where.device) is not None:
             raise
         # The estimator may come from a runtime that is not installed here.
         return Platform.current(
-            device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
+            where.device, runtime=platform.runtime, precision=platform.precision, threads=platform.threads
         )
 
 

@@ -153,10 +153,12 @@ def _remark(base: learn.BasePredictor, platform: Platform, failures: Mapping[str
 
 
 def learn_command(platform: Platform) -> str:
-    """Return the command that learns a platform of this machine again."""
+    """Return the command that learns a platform again; how another device is reached is not known."""
     precision = f":{platform.precision}" if platform.precision != "fp32" else ""
     threads = f" --threads {platform.threads}" if platform.threads != 1 else ""
     device = " --device cuda" if platform.facts.get("device_kind") == "cuda" else ""
+    if platform.device not in learn.devices_here():
+        device = " --device DEVICE"
     return f"nni-latency learn graph --runtime {platform.runtime}{precision}{device}{threads} --fresh"
 
 

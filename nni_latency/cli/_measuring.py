@@ -35,7 +35,7 @@ device_option = partial(
 
 threads_option = partial(option, "Number of CPU threads.", type=click.IntRange(1), default=1)
 
-_runtime_options = partial(
+runtime_option = partial(
     option,
     "Option of the runtime, such as channels_last=true; repeat for several.",
     "--runtime-option",
@@ -71,7 +71,7 @@ class PlatformOptions:
 
     device: str = device_option()
     runtime: str = option("Runtime that executes the networks.", default="torch")
-    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options(rare=True)
+    runtime_options: tuple[tuple[str, Any], ...] = runtime_option(rare=True)
     precision: str = option("Numeric precision.", type=click.Choice(PRECISIONS), default="fp32")
     threads: int = threads_option(rare=True)
 
@@ -81,7 +81,7 @@ class DeviceOptions:
     """Where something is measured, if runtime, precision and threads are those of a table."""
 
     device: str = device_option()
-    runtime_options: tuple[tuple[str, Any], ...] = _runtime_options(rare=True)
+    runtime_options: tuple[tuple[str, Any], ...] = runtime_option(rare=True)
 
     def of(self, platform: Platform) -> PlatformOptions:
         """Return the options with runtime, precision and threads of a platform."""
@@ -207,6 +207,11 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
         on_wait=print_waiting,
         **given,
     )
+
+
+def has_runtime(name: str) -> bool:
+    """Whether a runtime of this name is registered."""
+    return name in load_registry().runtimes
 
 
 def print_waiting(sentence: str) -> None:

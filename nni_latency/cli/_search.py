@@ -159,7 +159,7 @@ def command(
 
         made = estimator.load()
         _check_target(made.metric, options)
-        unmeasured = _check_measuring(made, estimator.device, metered) if options.measure else ""
+        unmeasured = _check_measuring(made, estimator, metered) if options.measure else ""
         protocol = ending.of(measurement.Protocol(), threads=1)
         with user_code(f"The code of the data set {options.dataset!r}", 0.0):
             dataset = nas.load_dataset(options.dataset, seed=options.seed)
@@ -196,7 +196,7 @@ def command(
     write_network(result, options.out)
     write_record(found, options.out)
     if options.measure:
-        measured, addends = _measure(made, searched, result, estimator.device, protocol, store, metered)
+        measured, addends = _measure(made, searched, result, estimator, protocol, store, metered)
         found = replace(found, measured=measured, addends=addends)
         write_record(found, options.out)
     write_picture(found, options.out)
@@ -341,7 +341,7 @@ def _told(step: nas.Epoch | nas.Trial, metric: str) -> str:
     )
 
 
-def _check_measuring(estimator: estimators.Estimator, device: str | None, metered: MeterOptions) -> str:
+def _check_measuring(estimator: estimators.Estimator, asked: EstimatorOptions, metered: MeterOptions) -> str:
     """Return why the network found cannot be measured here; nothing if it can.
 
     A search takes long, so what is wrong with the meter is told before it begins.
@@ -352,11 +352,11 @@ def _check_measuring(estimator: estimators.Estimator, device: str | None, metere
         If nothing but its meter is missing.
     """
     try:
-        runtime_of(estimator.platform, device)
+        runtime_of(estimator.platform, asked.device, asked.runtime_options)
     except LatencyError as error:
         return f"The network found will not be measured: {error}"
     try:
-        _meters(estimator, device, metered)
+        _meters(estimator, asked.device, metered)
     except LatencyError as error:
         said = str(error).rstrip(".")
         raise MeasurementError(f"{said}. Without a meter, search with --no-measure.") from error
@@ -376,7 +376,7 @@ def _measure(
     estimator: estimators.Estimator,
     searched: Searched,
     result: nas.SearchResult,
-    device: str | None,
+    asked: EstimatorOptions,
     protocol: measurement.Protocol,
     store: StoreOptions,
     metered: MeterOptions,
@@ -386,8 +386,8 @@ def _measure(
     Of a weighted sum come the costs that it adds up besides.
     """
     try:
-        runtime = runtime_of(estimator.platform, device)
-        meters = _meters(estimator, device, metered)
+        runtime = runtime_of(estimator.platform, asked.device, asked.runtime_options)
+        meters = _meters(estimator, asked.device, metered)
         protocol = replace(protocol, threads=runtime.platform.threads)
         with Measuring("the network found and its space's reference networks", runtime, store, meters) as measuring:
             if isinstance(estimator, estimators.TableEstimator) and estimator.addends:

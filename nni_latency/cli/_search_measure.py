@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import nni_latency.estimators as estimators
-import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.nas as nas
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._measuring import check_known, print_waiting
+from nni_latency.cli._measuring import DeviceOptions, check_known, has_runtime, make_runtime
 from nni_latency.cli._searched import Searched
 from nni_latency.errors import MeasurementError, MismatchError
 from nni_latency.platforms import Platform
@@ -24,24 +23,30 @@ from nni_latency.units import METRIC_UNITS, format_metric
 FOUND = "found"
 
 
-def runtime_of(platform: Platform, device: str | None) -> runtimes.Runtime:
+def runtime_of(
+    platform: Platform, device: str | None, runtime_options: tuple[tuple[str, Any], ...] = ()
+) -> runtimes.Runtime:
     """Return the runtime of an estimator's platform on a device; without one, on this machine.
 
     Raises
     ------
     MismatchError
-        If the device is another platform, or the estimator says none.
+        If the device is another platform, the estimator says none, or its runtime is not installed.
     LatencyError
-        If there is no such runtime or device.
+        If there is no such device.
     """
     check_known(platform)
-    device = device or ("cuda" if platform.facts.get("device_kind") == "cuda" else "cpu")
-    runtime = loading.make_runtime(
-        platform.runtime, device, threads=platform.threads, precision=platform.precision, on_wait=print_waiting
-    )
+    here = "cuda" if platform.facts.get("device_kind") == "cuda" else "cpu"
+    asked = DeviceOptions(device or here, runtime_options).of(platform)
+    if not has_runtime(asked.runtime):
+        raise MismatchError(
+            f"The numbers hold for {platform.device} with the runtime {asked.runtime!r}, which is not installed here."
+        )
+    runtime = make_runtime(asked)
     differences = platform.differences(runtime.platform)
     if differences:
-        raise MismatchError(f"The estimator belongs to another platform ({'; '.join(differences)}).")
+        advice = "" if device else " To measure on its device, name that with --device."
+        raise MismatchError(f"The estimator belongs to another platform ({'; '.join(differences)}).{advice}")
     return runtime
 
 

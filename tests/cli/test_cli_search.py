@@ -213,8 +213,16 @@ def test_network_that_fails_to_run_is_reported(found, built, tmp_path):
 
 def test_estimator_of_another_platform_cannot_be_held_to_this_one(tables):
     platform = LookupTable.load(tables["elsewhere"]).platform
-    with pytest.raises(MismatchError, match=r"The estimator belongs to another platform \("):
+    with pytest.raises(MismatchError, match=r"The estimator belongs to another platform \(.*\)\.$"):
         runtime_of(replace(platform, runtime="torch"), "cpu")
+    with pytest.raises(MismatchError, match=r"\)\. To measure on its device, name that with --device\.$"):
+        runtime_of(replace(platform, runtime="torch"), None)
+
+
+def test_estimator_of_a_runtime_that_is_not_installed_says_so(tables):
+    platform = replace(LookupTable.load(tables["elsewhere"]).platform, device="board", runtime="tensorflow")
+    with pytest.raises(MismatchError, match="the runtime 'tensorflow', which is not installed here"):
+        runtime_of(platform, None)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from measured_graphs import FAST, SLOW, fitted, measured, write_measured
 
 from nni_latency import graphs, learning
+from nni_latency.cli._learn_machine import learn_command
 from nni_latency.learning import BasePredictor, MachineMeasurements
 from nni_latency.platforms import Platform
 
@@ -214,3 +215,8 @@ def test_the_real_command_measures_and_learns(run, net):
     assert again["networks"] >= found["networks"]
     rows = json.loads(run("predict", net, "--format", "json").stdout)["platforms"]
     assert (rows[0]["platform"], rows[0]["this_machine"]) == (found["platform"], "learned here")
+
+
+def test_platform_of_another_device_is_learned_again_there():
+    there = Platform("raspberry-pi-4", "onnxruntime", "fp32", 4)
+    assert learn_command(there) == "nni-latency learn graph --runtime onnxruntime --device DEVICE --threads 4 --fresh"

@@ -124,6 +124,7 @@ def test_the_first_network_that_fails_ends_a_round(runtime):
         (62, "it did not end within 1 s"),
         (63, "RuntimeError: the test refuses to run this"),
         (66, "ValueError: the test refuses to load this"),
+        (68, "its process answered something else than a frame"),
     ],
 )
 def test_subject_that_fails_on_the_device_concerns_no_other(channels, reason, runtime):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import sys
 from importlib import metadata
 from types import ModuleType
@@ -125,6 +126,11 @@ def test_table_is_built_and_validated_on_a_device(run, tmp_path):
     [
         (("--device", "python:/no/such/python", "--runtime", "numpy"), "which is no program"),
         (("--device", _DEVICE, "--runtime", "torch"), "it has no adapter for a device"),
+        pytest.param(
+            ("--device", "ssh:pi@no-such-host.invalid", "--runtime", "numpy"),
+            "there is no host 'no-such-host.invalid'",
+            marks=pytest.mark.skipif(shutil.which("ssh") is None, reason="needs openssh-client"),
+        ),
         (("--device", _DEVICE, "--runtime", "numpy", "--runtime-option", "place=1"), "has no option 'place'"),
     ],
 )
@@ -152,3 +158,10 @@ def test_energy_is_not_read_on_a_device(run):
     result = run("build-lut", "--device", _DEVICE, "--runtime", "numpy", "--metric", "energy")
     assert result.exit_code == 2
     assert "Energy and power are read on this machine alone" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["module", "graph", "network"])
+def test_estimator_that_measures_by_torch_needs_this_machine(run, kind):
+    result = run("predict", "net.py:Net", "--input", "3,8,8", "--estimator", f"{kind}:{_DEVICE}")
+    assert result.exit_code == 2
+    assert "measures in eager torch, which runs on this machine alone" in result.stderr

@@ -182,14 +182,20 @@ def test_what_a_python_lacks_is_named_with_how_to_get_it(tmp_path, module):
         session.open()
 
 
-def test_full_disk_is_named(tmp_path):
+def test_full_disk_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / "device"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
     # Blocks of 512 bytes.
     session = _session_of(script(tmp_path, 'ulimit -f 64; exec PYTHON "$@"'))
     small, large = _network(session), _network(session, weights=np.random.default_rng(0).bytes(100_000))
     _run(session, small)
     with pytest.raises(DeviceError, match=r"has no space left in .*nni_latency\.agent"):
         _run(session, large)
+    # What was there before still runs.
+    _run(session, small)
     session.close()
+    assert not list(folder.iterdir())
 
 
 def test_clock_of_the_day_may_step(tmp_path):

@@ -22,6 +22,7 @@ from torch import nn
 
 from nni_latency.cli import PlatformOptions, make_runtime
 from nni_latency.cli._measuring import DeviceOptions
+from nni_latency.cli._search_measure import runtime_of
 from nni_latency.devices import (
     DeviceError,
     PythonConnection,
@@ -855,6 +856,12 @@ def test_real_benchmark_app(tmp_path):
         small, large = (entry.value for entry in layer.entries.values())
         assert 0 < small < large < 0.1
     runtime.close()
+    # A search measures what it found with the binary of its table.
+    with pytest.raises(InvalidValueError, match="The path of benchmark_app on the device is missing"):
+        runtime_of(table.platform, "cpu")
+    again = runtime_of(table.platform, "cpu", (("binary", str(binary)),))
+    assert not table.platform.differences(again.platform)
+    again.close()
 
 
 _LITE = """

@@ -1,0 +1,189 @@
+"""Every command that measures, with ONNX Runtime on a device that is reached by SSH: this machine behind a server."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import sklearn.datasets
+import torch
+from click.testing import CliRunner
+from sklearn.utils import Bunch
+from ssh_server import SSHD, running_ssh_server
+from torch import nn
+
+from nni_latency.cli import main
+from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator
+from nni_latency.loading import load_runtime
+from nni_latency.measurement import Protocol
+from nni_latency.plugins import GROUP, collect
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not SSHD.exists() or shutil.which("ssh") is None, reason="needs openssh-server"),
+]
+
+_PLUGIN = Path(__file__).parents[2] / "plugins" / "nni_latency_onnxruntime"
+
+_NETWORK = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+"""
+
+_SPACE = ("--space-args", "preset=cifar,width=0.25,depth=0.1")
+
+_ON_DEVICE = ("--device", "board", "--runtime", "onnxruntime")
+
+_QUICK = ("--protocol", "rounds=2", "--protocol", "processes=1", "--budget", "60s")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Run a server with a device ``board`` in a folder with a network; yield the folder and that of the device."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    here = tmp_path_factory.mktemp("here")
+    (here / "net.py").write_text(_NETWORK)
+    with (
+        running_ssh_server() as server,
+        tempfile.TemporaryDirectory(prefix="t") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.syspath_prepend(_PLUGIN)
+        patch.setenv("PATH", f"{server.binaries}:{os.environ['PATH']}")
+        # Notes every start, and has a folder for temporary files; the agent gives its worker another one.
+        python = here / "python"
+        export = f"export TMPDIR=${{TMPDIR:-{folder}}}"
+        python.write_text(f'#!/bin/sh\necho "$$" >> {here}/starts\n{export}\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        core = min(os.sched_getaffinity(0))
+        (here / "nni_latency").mkdir()
+        (here / "nni_latency" / "devices.toml").write_text(
+            f'[board]\nconnection = "ssh:{server.address}"\npython = "{python}"\ncores = "{core}"\n'
+        )
+        points = [
+            metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP),
+            metadata.EntryPoint("onnxruntime", "nni_latency_onnxruntime", GROUP),
+        ]
+        registry = collect(points)
+        for module in ("cli._added", "loading", "spaces._finding", "cli._measuring"):
+            patch.setattr(importlib.import_module(f"nni_latency.{module}"), "load_registry", lambda: registry)
+        patch.chdir(here)
+        yield here, Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _at_the_place(place, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(place[0]))
+    monkeypatch.setenv("NNI_LATENCY_DATABASE", str(place[0] / "db.sqlite"))
+
+
+@pytest.fixture
+def run(place):
+    """Run a command, which must succeed, use the device, and leave nothing there."""
+    here, folder = place
+
+    def invoke(*words):
+        (here / "starts").unlink(missing_ok=True)
+        result = CliRunner().invoke(main, list(map(str, words)))
+        assert result.exit_code == 0, result.output
+        assert (here / "starts").exists(), result.output
+        # A command's process would end now.
+        gc.collect()
+        limit = time.monotonic() + 15
+        while list(folder.iterdir()) and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert not list(folder.iterdir())
+        return result
+
+    return invoke
+
+
+def _platform_of(path):
+    facts = json.loads(path.read_text())["platform"]["facts"]
+    assert facts["cpu_affinity"] == str(min(os.sched_getaffinity(0)))
+    return facts
+
+
+@pytest.fixture(scope="module")
+def table(place):
+    """Build a table of the device; other tests go on from it."""
+    here, _ = place
+    with mock.patch.dict(os.environ, {"XDG_CONFIG_HOME": str(here), "NNI_LATENCY_DATABASE": str(here / "db.sqlite")}):
+        result = CliRunner().invoke(main, ["build-lut", *_SPACE, *_ON_DEVICE, *_QUICK, "--out", "t.json"])
+    assert result.exit_code == 0, result.output
+    _platform_of(here / "t.json")
+    return here / "t.json"
+
+
+def test_table_is_validated(run, table):
+    assert "MAPE" in run("validate", table, "--device", "board", "--networks", "3", *_QUICK, "--out", "v.json").output
+
+
+def test_table_is_made_of_that_of_another_device(run, table):
+    run("build-lut", "--from", table, "--samples", "3", *_ON_DEVICE, "--budget", "4s", "--out", "made.json")
+    _platform_of(table.with_name("made.json"))
+
+
+def test_network_found_by_a_search_is_measured_there(run, table):
+    few = sklearn.datasets.load_digits()
+    few = Bunch(images=few.images[:120], target=few.target[:120])
+    with mock.patch.object(sklearn.datasets, "load_digits", lambda: few):
+        run(
+            *("search", "--estimator", table, "--device", "board", "--target", "1s", "--epochs", "1"),
+            *("--training", "final_epochs=0,batch_size=32", "--budget", "3s", "--out", "found"),
+        )
+    assert json.loads((table.parent / "found" / "search.json").read_text())["measured"] > 0
+
+
+def test_blocks_are_learned(run, place):
+    run("learn", "device", *_ON_DEVICE, "--budget", "8s", "--out", "acts.json")
+    _platform_of(place[0] / "acts.json")
+
+
+def test_kernels_are_learned(run, place):
+    run("learn", "kernels", *_ON_DEVICE, "--kernel", "fc_relu", "--budget", "8s", "--out", "kernels.json")
+    _platform_of(place[0] / "kernels.json")
+
+
+def test_fusion_is_found(run):
+    words = ("--fusion", "conv2d+relu", "--budget", "8s", "--out", "fusion.json")
+    assert "one kernel" in run("learn", "kernels", *_ON_DEVICE, *words).output
+
+
+def test_data_set_is_measured(run):
+    words = ("--per-family", "1", "--family", "squeezenet", "--platform", "onnxruntime", "--device", "board")
+    assert "onnxruntime.fp32.t1" in run("dataset", "measure", *words, "--budget", "10s", "--out", "n.zip").output
+
+
+def test_operators_are_profiled(run):
+    words = ("net.py:Net", "--input", "3,8,8", "--measure", "--budget", "3s", "--out", "profile.json")
+    assert "conv2d" in run("profile", *_ON_DEVICE, *words).output
+
+
+def test_predictor_of_graphs_learns_the_device(run):
+    assert "kept apart" in run("learn", "graph", *_ON_DEVICE, "--budget", "30s", "--out", "g.safetensors").output
+
+
+def test_estimators_measure_there(place):
+    runtime = load_runtime("onnxruntime", "board")
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    for kind in (ModuleEstimator, GraphEstimator, MeasuredNetworkEstimator):
+        estimator = kind(runtime=runtime, protocol=Protocol(time_budget=1.0, processes=1), store="memory")
+        assert 0 < estimator.estimate(network, torch.zeros(1, 3, 8, 8)).value < 0.1
+        assert estimator.platform.facts["cpu_affinity"] == str(min(os.sched_getaffinity(0)))
+    runtime.close()
+    assert not list(place[1].iterdir())
