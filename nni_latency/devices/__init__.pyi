@@ -3,6 +3,7 @@ from ._connection import Completed, Connection, DeviceError, PythonConnection
 from ._device_bench import DeviceBench, DeviceBenches
 from ._device_runtime import DeviceRuntime
 from ._known_devices import KnownDevice, devices_file, read_devices
+from ._place import DevicePlace
 from ._session import Session
 from ._shell_facts import ShellFacts, parse_cores
 from ._ssh import SshConnection
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceBench",
     "DeviceBenches",
     "DeviceError",
+    "DevicePlace",
     "DeviceRuntime",
     "FileTool",
     "KnownDevice",
