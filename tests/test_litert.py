@@ -155,7 +155,7 @@ def test_what_xnnpack_does_not_take_is_named():
 def test_conversions_share_a_process_that_is_started_again_when_it_dies():
     program = torch.export.export(nn.ReLU().eval(), (torch.zeros(1, 4),))
     conversion.convert(program)
-    agent = conversion.converter().session.hello["process"]
+    agent = conversion.converter().session._line._process.pid
     workers = descendants(agent)
     conversion.convert(program)
     assert descendants(agent) == workers
@@ -164,7 +164,7 @@ def test_conversions_share_a_process_that_is_started_again_when_it_dies():
     with pytest.raises(CandidateError, match=r"^litert-torch cannot convert the network: its process was killed"):
         conversion.convert(program)
     assert conversion.convert(program)
-    assert conversion.converter().session.hello["process"] == agent
+    assert conversion.converter().session._line._process.pid == agent
 
 
 @_converts

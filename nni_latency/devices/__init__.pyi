@@ -13,6 +13,7 @@ from ._tool_device import ToolDevice
 from ._tool_file import FileTool, read_tool
 from ._tool_network import ToolNetwork
 from ._tool_runtime import ToolRuntime
+from ._tool_trtexec import tensorrt_node
 from ._tools import tool_of
 
 __all__ = [
@@ -43,5 +44,6 @@ __all__ = [
     "parse_cores",
     "read_devices",
     "read_tool",
+    "tensorrt_node",
     "tool_of",
 ]

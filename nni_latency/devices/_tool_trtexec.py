@@ -61,10 +61,7 @@ class TrtExec(Tool):
         """Read ``averageMs`` of every layer; the name of one that several nodes became has all of theirs."""
         try:
             rows = [item for item in written.json("profile.json") if "name" in item]
-            nodes = [
-                ProfiledNode(_names(item["name"]), 1e-3 * float(item["averageMs"]), item["name"].startswith(_REFORMAT))
-                for item in rows
-            ]
+            nodes = [tensorrt_node(item["name"], 1e-3 * float(item["averageMs"])) for item in rows]
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableError("a layer in profile.json has no number 'averageMs'") from error
         return [ProfiledRun(nodes, sum(node.seconds for node in nodes))]
@@ -75,6 +72,14 @@ class TrtExec(Tool):
         return ".".join(str(int(part)) for part in found.groups() if part) if found else None
 
 
-def _names(name: str) -> list[str]:
+def tensorrt_node(name: str, seconds: float) -> ProfiledNode:
+    """Return a layer of TensorRT as a node; the name of one that several operators became has the names of all.
+
+    Examples
+    --------
+    >>> tensorrt_node("/conv/Conv + /relu/Relu", 1e-5).names
+    ['/conv/Conv + /relu/Relu', '/conv/Conv', '/relu/Relu']
+    """
     inside = re.sub(r"\{ForeignNode\[(.*?)\]\}", lambda found: found[1].replace("...", " + "), name)
-    return list(dict.fromkeys([name, *(part.strip() for part in inside.split(" + "))]))
+    names = dict.fromkeys([name, *(part.strip() for part in inside.split(" + "))])
+    return ProfiledNode(list(names), seconds, name.startswith(_REFORMAT))
