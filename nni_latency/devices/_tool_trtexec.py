@@ -7,9 +7,11 @@ import re
 from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
 from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
 
-#: How long it warms up for one run that is asked for [ms], as it takes no number of runs; and how layers are named that
-#: bring a tensor into another layout.
-_WARM_UP, _REFORMAT = 50, "Reformatting CopyNode"
+#: How long it warms up for one run that is asked for [ms], as it takes no number of runs.
+_WARM_UP = 50
+
+#: How layers are named that bring a tensor into another layout, before TensorRT 8 and since.
+_REFORMAT = re.compile(r"^Reformatting CopyNode| (?:in|out)put reformatter \d+$")
 
 
 class TrtExec(Tool):
@@ -80,6 +82,7 @@ def tensorrt_node(name: str, seconds: float) -> ProfiledNode:
     >>> tensorrt_node("/conv/Conv + /relu/Relu", 1e-5).names
     ['/conv/Conv + /relu/Relu', '/conv/Conv', '/relu/Relu']
     """
-    inside = re.sub(r"\{ForeignNode\[(.*?)\]\}", lambda found: found[1].replace("...", " + "), name)
-    names = dict.fromkeys([name, *(part.strip() for part in inside.split(" + "))])
-    return ProfiledNode(list(names), seconds, name.startswith(_REFORMAT))
+    inside = re.sub(r"\{ForeignNode\[(.*?)\]\}", lambda found: found[1].replace("...", " + "), _REFORMAT.sub("", name))
+    # Those on both sides of bars run side by side.
+    names = dict.fromkeys([name, *(part.strip() for part in re.split(r" \+ | \|\| ", inside))])
+    return ProfiledNode(list(names), seconds, _REFORMAT.search(name) is not None)
