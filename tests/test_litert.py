@@ -159,7 +159,7 @@ def test_conversions_share_a_process_that_is_started_again_when_it_dies():
     workers = descendants(agent)
     conversion.convert(program)
     assert descendants(agent) == workers
-    (worker,) = [number for number in workers if b"-c" in Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")]
+    (worker,) = [number for number in workers if b"-u" in Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")]
     os.kill(worker, signal.SIGKILL)
     with pytest.raises(CandidateError, match=r"^litert-torch cannot convert the network: its process was killed"):
         conversion.convert(program)

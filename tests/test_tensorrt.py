@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from nni_latency.devices import DeviceError, DevicePlace, DeviceRuntime, PythonConnection
-from nni_latency.errors import InvalidValueError, MeasurementError
+from nni_latency.errors import InvalidValueError, MeasurementError, MissingDependencyError
 from nni_latency.measurement import Protocol, Subject
 from nni_latency.operators import capture_operators, export_onnx
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
@@ -178,6 +179,13 @@ def test_device_without_a_gpu_is_one_sentence(python, monkeypatch):
 def test_device_without_the_package_is_told_how_to_get_it():
     with pytest.raises(DeviceError, match=r"cannot load 'tensorrt' .* -m pip install numpy tensorrt$"):
         _device(PythonConnection(sys.executable))
+
+
+def test_machine_without_the_package_is_told_how_to_get_it():
+    if importlib.util.find_spec("tensorrt"):
+        pytest.skip("TensorRT is installed")
+    with pytest.raises(MissingDependencyError, match=r"needs TensorRT .*Install them: pip install tensorrt$"):
+        TensorRt("cuda")
 
 
 def test_fp16_is_refused_where_nothing_switches_it_on(python, monkeypatch):
