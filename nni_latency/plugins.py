@@ -48,6 +48,7 @@ SEPARATE = {
     ("runtime", "ncnn"): "nni_latency_ncnn",
     ("runtime", "onnxruntime"): "nni_latency_onnxruntime",
     ("runtime", "openvino"): "nni_latency_openvino",
+    ("runtime", "tensorrt"): "nni_latency_tensorrt",
     ("runtime", "torch-fx"): "nni_latency_fx",
 }
 

@@ -3,6 +3,7 @@ from ._connection import Completed, Connection, DeviceError, PythonConnection
 from ._device_bench import DeviceBench, DeviceBenches
 from ._device_runtime import DeviceRuntime
 from ._known_devices import KnownDevice, devices_file, read_devices
+from ._place import DevicePlace
 from ._session import Session
 from ._shell_facts import ShellFacts, parse_cores
 from ._ssh import SshConnection
@@ -12,6 +13,7 @@ from ._tool_device import ToolDevice
 from ._tool_file import FileTool, read_tool
 from ._tool_network import ToolNetwork
 from ._tool_runtime import ToolRuntime
+from ._tool_trtexec import tensorrt_node
 from ._tools import tool_of
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "DeviceBench",
     "DeviceBenches",
     "DeviceError",
+    "DevicePlace",
     "DeviceRuntime",
     "FileTool",
     "KnownDevice",
@@ -41,5 +44,6 @@ __all__ = [
     "parse_cores",
     "read_devices",
     "read_tool",
+    "tensorrt_node",
     "tool_of",
 ]

@@ -291,8 +291,9 @@ class PythonConnection(Connection):
         self.description, self.python = f"python:{address}", found
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a program of this machine, away from the keyboard."""
-        return start_here(command, self.description)
+        """Start a program of this machine, away from the keyboard and from the modules of this Python."""
+        kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONPATH")}
+        return start_here(command, self.description, environment=kept)
 
 
 def start_here(
@@ -301,6 +302,7 @@ def start_here(
     *,
     make: type[subprocess.Popen[bytes]] = subprocess.Popen,
     missing: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program of this machine with binary pipes, in a session of its own.
 
@@ -314,6 +316,8 @@ def start_here(
         Class of the process.
     missing : str, optional
         The message if this machine has no such program.
+    environment : mapping of str to str, optional
+        Its environment variables; by default those of this process.
 
     Raises
     ------
@@ -326,6 +330,7 @@ def start_here(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=environment,
             # Ctrl-C ends a campaign in order, and not the program under it.
             start_new_session=True,
         )

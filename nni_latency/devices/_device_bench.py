@@ -188,6 +188,11 @@ class DeviceBench(LocalBench):
         piece = self._piece(networks, inputs, natives)
         if divide:
             piece |= {"profile": self._profile_of(stage), "calls": list(networks[0].answers)}
+        else:
+            # Now, for nothing may be asked while the answers of a round arrive. They are kept.
+            for network in networks:
+                for method in network.answers:
+                    network.placed.call(method)
         return _Asked(natives, stage, networks, own, divide, piece, 0.0)
 
     def _piece(

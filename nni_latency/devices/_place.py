@@ -115,9 +115,12 @@ class DevicePlace(Place):
 
     @property
     def device_facts(self) -> Mapping[str, Any]:
-        """What the device is, under the names of `nni_latency.platforms.FACTS`."""
-        self.session.open()
-        return {**self.session.hello, "cpu_affinity": self.session.opened["cores"]}
+        """What the device is, under the names of `nni_latency.platforms.FACTS`; an adapter may describe its GPU."""
+        gpu = self.facts.get("device", {})
+        found = {**self.session.hello, "cpu_affinity": self.session.opened["cores"], **gpu}
+        if gpu:
+            found.pop("cpu_signature", None)
+        return found
 
     def load(self, data: bytes, weights: Iterable[NDArray[Any]] = ()) -> Placed:
         """Prepare a network for the device, which loads it when it first runs."""

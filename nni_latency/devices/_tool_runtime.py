@@ -155,7 +155,7 @@ class _Exporting(ExportedRuntime):
     @property
     def identity(self) -> dict[str, Any]:
         """Version of what converts networks for LiteRT, which is looked for before anything is measured."""
-        return {"converter": _litert().converter_python().version} if self.form == "tflite" else {}
+        return {"converter": _litert().converter_version()} if self.form == "tflite" else {}
 
     def _export(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
         if self.form == "tflite":
@@ -164,8 +164,10 @@ class _Exporting(ExportedRuntime):
 
     def _compile(self, network: Any, inputs: Arrays) -> CompiledNetwork:
         shapes = [array.shape for array in inputs]
-        weights = network.weights() if self.form != "tflite" else ()
-        return _Compiled(self.tool_device.load(_WRITERS[self.form](network, inputs), shapes, weights))
+        files = _WRITERS[self.form](network, inputs)
+        is_tflite = self.form == "tflite"
+        weights = _litert().weights_of(files[FILES["tflite"][0]]) if is_tflite else network.weights()
+        return _Compiled(self.tool_device.load(files, shapes, weights))
 
     def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], *, values: bool) -> None:
         """Do nothing: a tool reports no results."""

@@ -7,9 +7,11 @@ import re
 from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
 from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
 
-#: How long it warms up for one run that is asked for [ms], as it takes no number of runs; and how layers are named that
-#: bring a tensor into another layout.
-_WARM_UP, _REFORMAT = 50, "Reformatting CopyNode"
+#: How long it warms up for one run that is asked for [ms], as it takes no number of runs.
+_WARM_UP = 50
+
+#: How layers are named that bring a tensor into another layout, before TensorRT 8 and since.
+_REFORMAT = re.compile(r"^Reformatting CopyNode| (?:in|out)put reformatter \d+$")
 
 
 class TrtExec(Tool):
@@ -61,10 +63,7 @@ class TrtExec(Tool):
         """Read ``averageMs`` of every layer; the name of one that several nodes became has all of theirs."""
         try:
             rows = [item for item in written.json("profile.json") if "name" in item]
-            nodes = [
-                ProfiledNode(_names(item["name"]), 1e-3 * float(item["averageMs"]), item["name"].startswith(_REFORMAT))
-                for item in rows
-            ]
+            nodes = [tensorrt_node(item["name"], 1e-3 * float(item["averageMs"])) for item in rows]
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableError("a layer in profile.json has no number 'averageMs'") from error
         return [ProfiledRun(nodes, sum(node.seconds for node in nodes))]
@@ -75,6 +74,15 @@ class TrtExec(Tool):
         return ".".join(str(int(part)) for part in found.groups() if part) if found else None
 
 
-def _names(name: str) -> list[str]:
-    inside = re.sub(r"\{ForeignNode\[(.*?)\]\}", lambda found: found[1].replace("...", " + "), name)
-    return list(dict.fromkeys([name, *(part.strip() for part in inside.split(" + "))]))
+def tensorrt_node(name: str, seconds: float) -> ProfiledNode:
+    """Return a layer of TensorRT as a node; the name of one that several operators became has the names of all.
+
+    Examples
+    --------
+    >>> tensorrt_node("/conv/Conv + /relu/Relu", 1e-5).names
+    ['/conv/Conv + /relu/Relu', '/conv/Conv', '/relu/Relu']
+    """
+    inside = re.sub(r"\{ForeignNode\[(.*?)\]\}", lambda found: found[1].replace("...", " + "), _REFORMAT.sub("", name))
+    # Those on both sides of bars run side by side.
+    names = dict.fromkeys([name, *(part.strip() for part in re.split(r" \+ | \|\| ", inside))])
+    return ProfiledNode(list(names), seconds, _REFORMAT.search(name) is not None)

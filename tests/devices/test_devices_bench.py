@@ -103,7 +103,7 @@ def test_kernels_run_side_by_side(runtime):
         bench.step("k")
         bench.step("l")
     assert all(len(run) == 2 and min(run) > 0 for run in visit.parts)
-    assert len(visit.parts) > runtime.least_runs
+    assert len(visit.parts) >= runtime.least_runs
 
 
 def test_the_first_network_that_fails_ends_a_round(runtime):

@@ -72,6 +72,12 @@ def test_name_with_a_null_is_one_sentence(here):
         here.start(["a\0b"])
 
 
+def test_modules_of_this_python_do_not_reach_another_one(here, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong module')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert here.run([here.python, "-c", "import json; print(json.dumps(1))"]).out.strip() == b"1"
+
+
 def test_command_that_fails_is_one_sentence(here):
     with pytest.raises(DeviceError, match=r"^python:.* cannot list it: ls: .*No such file or directory\.$"):
         here.check(["ls", "/no/such/folder"], "list it")

@@ -1,8 +1,9 @@
-"""ONNX Runtime, OpenVINO and ncnn on a device, which is another process of this machine."""
+"""ONNX Runtime, OpenVINO, ncnn and LiteRT on a device, which is another process of this machine."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 _PLUGINS = Path(__file__).parents[2] / "plugins"
 
-_CLASSES = {"onnxruntime": "OnnxRuntime", "openvino": "OpenVino", "ncnn": "Ncnn"}
+_CLASSES = {"onnxruntime": "OnnxRuntime", "openvino": "OpenVino", "ncnn": "Ncnn", "litert": "LiteRt"}
 
 _QUICK = Protocol(n_run=5, processes=1)
 
@@ -52,7 +53,9 @@ class TwoInputs(nn.Module):
 
 
 def _class(name):
-    pytest.importorskip(name)
+    if name == "litert" and not os.environ.get("NNI_LATENCY_LITERT_PYTHON"):
+        pytest.skip("NNI_LATENCY_LITERT_PYTHON is not set: make converter")
+    pytest.importorskip("ai_edge_litert" if name == "litert" else name)
     pytest.importorskip("onnx")
     plugin = f"nni_latency_{name}"
     if str(_PLUGINS / plugin) not in sys.path:
@@ -151,6 +154,17 @@ def test_fused_operators_are_named(kind, runtime):
         with where.session():
             found.append([operators for _, operators in where.fused_operators(subject, where.inputs(_SHAPE))])
     assert found[0] == found[1]
+
+
+def test_what_fell_back_is_known_after_a_round_of_visits():
+    runtime = _device(_class("ncnn"), precision="fp16")
+    with runtime.benches().open(_QUICK) as bench:
+        for key in ("a", "b", "c"):
+            bench.admit(Subject(key, Wide, _SHAPE))
+        found = [item.visit for item in bench.visit_all([(["a"], False), (["b"], False), (["a", "c"], False)])]
+    assert all(min(visit.whole) > 0 for visit in found)
+    assert len({visit.fallbacks for visit in found}) == 1
+    runtime.close()
 
 
 def test_int8_runs_there():

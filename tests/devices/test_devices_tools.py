@@ -35,6 +35,7 @@ from nni_latency.devices import (
     Written,
     parse_cores,
     read_tool,
+    tensorrt_node,
     tool_of,
 )
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MeasurementError
@@ -203,6 +204,27 @@ def test_trtexec_is_read():
     printed = "&&&& RUNNING TensorRT.trtexec [TensorRT v100300] # trtexec --help"
     assert tool.version(printed) == "10.3.0"
     assert tool.version("&&&& RUNNING TensorRT.trtexec [TensorRT v8503] #") == "8.5.3"
+
+
+def test_layers_of_tensorrt_have_the_names_of_their_operators():
+    """Names as TensorRT 8 gave them to GoogLeNet on a Jetson, in a public profile of trtexec."""
+    nodes = [
+        tensorrt_node(name, 1e-3)
+        for name in (
+            "conv1/7x7_s2 + conv1/relu_7x7 input reformatter 0",
+            "pool2/3x3_s2 output reformatter 0",
+            "inception_3a/1x1 + inception_3a/relu_1x1 || inception_3a/3x3_reduce + inception_3a/relu_3x3_reduce",
+        )
+    ]
+    assert [node.changes_layout for node in nodes] == [True, True, False]
+    assert nodes[0].names[1:] == ["conv1/7x7_s2", "conv1/relu_7x7"]
+    assert nodes[1].names[1:] == ["pool2/3x3_s2"]
+    assert nodes[2].names[1:] == [
+        "inception_3a/1x1",
+        "inception_3a/relu_1x1",
+        "inception_3a/3x3_reduce",
+        "inception_3a/relu_3x3_reduce",
+    ]
 
 
 def test_trtexec_builds_its_engine_once():

@@ -144,7 +144,8 @@ class PlacedNetwork(CompiledNetwork):
         The network of the adapter.
     """
 
-    #: Methods of the adapter's network whose answers are needed after every visit, so that a device sends them along.
+    #: Methods of the adapter's network whose answers are needed after every visit, so that a device is asked for them
+    #: with the visit or before it.
     answers: tuple[str, ...] = ()
 
     def __init__(self, placed: Placed) -> None:

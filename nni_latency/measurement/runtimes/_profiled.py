@@ -194,10 +194,11 @@ class ProfiledRuntime(ExportedRuntime):
     def profile_cost(self) -> ProfileCost:
         """What a profile adds for every node, found in a session from networks of few nodes and of many.
 
-        What lies outside of the nodes is the same for both, and falls out of their difference.
+        What lies outside of the nodes is the same for both, and falls out of their difference. A runtime may fuse each
+        into one node.
         """
         (few, less), (many, more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
-        return ProfileCost(max(0.0, (more - less) / (many - few)))
+        return ProfileCost(max(0.0, (more - less) / max(1, many - few)))
 
     def _profiled_beyond(self, layers: int) -> tuple[int, float]:
         """Profile a small network; return how many nodes it has, and how much longer than it they take [s]."""

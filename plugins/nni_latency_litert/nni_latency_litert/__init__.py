@@ -1,6 +1,6 @@
 """LiteRT (TFLite with XNNPACK) as a runtime for nni_latency."""
 
-from nni_latency_litert._environment import converter_python
-from nni_latency_litert._runtime import LiteRt, convert
+from nni_latency_litert._conversion import convert, converter_version, weights_of
+from nni_latency_litert._runtime import LiteRt
 
-__all__ = ["LiteRt", "convert", "converter_python"]
+__all__ = ["LiteRt", "convert", "converter_version", "weights_of"]

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import ai_edge_litert
-import numpy as np
 import torch
-from ai_edge_litert.interpreter import Interpreter
-from numpy.typing import NDArray
 
-from nni_latency.errors import MeasurementError, first_line
+from nni_latency.errors import MeasurementError
 from nni_latency.measurement import Fallback, fallbacks_of
-from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime
+from nni_latency.measurement.runtimes import Arrays, CompiledNetwork, ExportedRuntime, PlacedNetwork
 from nni_latency.operators import OnnxNetwork
-from nni_latency_litert._conversion import shared_converter
-from nni_latency_litert._environment import converter_python
+from nni_latency_litert._conversion import convert, converter_version, weights_of
 
 #: What the interpreter calls nodes that XNNPACK runs.
 _DELEGATED = "DELEGATE"
-
-_NUMBER = re.compile(r"(\d+)$")
 
 
 class LiteRt(ExportedRuntime):
@@ -46,16 +38,17 @@ class LiteRt(ExportedRuntime):
     """
 
     name = "litert"
+    adapter = "nni_latency_litert._adapter"
 
     @property
     def version(self) -> str:
         """Version of LiteRT."""
-        return str(ai_edge_litert.__version__)
+        return str(self.place.facts["version"])
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Version of litert-torch; its environment is made now if there is none, before anything is measured."""
-        return {"converter": converter_python().version}
+        """Version of litert-torch; its environment is made now, before anything is measured, if there is none."""
+        return {"converter": converter_version()}
 
     def _export(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
         return torch.export.export(module, tuple(tensors), strict=False)
@@ -63,64 +56,27 @@ class LiteRt(ExportedRuntime):
     def _compile(self, network: OnnxNetwork | torch.export.ExportedProgram, inputs: Arrays) -> CompiledNetwork:
         if isinstance(network, OnnxNetwork):
             raise MeasurementError("The runtime 'litert' takes modules of torch and no ONNX files. Give the module.")
-        if all(node.op in ("placeholder", "output") for node in network.graph.nodes):
-            return _Nothing()
-        return _Net(convert(network), self.threads)
+        # TFLite has no network without operators.
+        empty = all(node.op in ("placeholder", "output") for node in network.graph.nodes)
+        model = b"" if empty else convert(network)
+        return _Network(self.place.load(model, [] if empty else weights_of(model)))
 
 
-def convert(program: torch.export.ExportedProgram) -> bytes:
-    """Convert a network with litert-torch, and return it as a file of TFLite holds it.
-
-    Raises
-    ------
-    CandidateError
-        If it cannot be converted; the message says why.
-    MeasurementError
-        If litert-torch is not there.
-    """
-    return shared_converter(converter_python().path).convert(program)
-
-
-class _Nothing(CompiledNetwork):
-    """A network that returns its inputs."""
-
-    def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
-        """Return the inputs."""
-        return inputs
-
-
-class _Net(CompiledNetwork):
+class _Network(PlacedNetwork):
     """A network that an interpreter has loaded."""
 
-    def __init__(self, model: bytes, threads: int) -> None:
-        try:
-            self._interpreter = Interpreter(model_content=model, num_threads=threads)
-            self._interpreter.allocate_tensors()
-        except (ValueError, RuntimeError) as error:
-            raise MeasurementError(f"LiteRT cannot load the network: {first_line(error)}") from error
-        runner = self._interpreter.get_signature_runner()
-        self._inputs = [
-            (place, details["index"], details["dtype"]) for place, details in _numbered(runner.get_input_details())
-        ]
-        self._outputs = [details["index"] for _, details in _numbered(runner.get_output_details())]
-
-    def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
-        """Run it once."""
-        for place, index, kind in self._inputs:
-            self._interpreter.set_tensor(index, inputs[place].astype(kind, copy=False))
-        self._interpreter.invoke()
-        return [np.asarray(self._interpreter.get_tensor(index)) for index in self._outputs]
+    answers = ("nodes", "results")
 
     def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
-        """Say which nodes XNNPACK did not take; kernels of TFLite run them."""
+        """Return the nodes that XNNPACK did not take; kernels of TFLite run them."""
         return self._fallbacks
 
     @cached_property
     def _fallbacks(self) -> tuple[Fallback, ...]:
-        return find_fallbacks(self._interpreter._get_ops_details(), self._outputs)
+        return find_fallbacks(self.placed.call("nodes"), self.placed.call("results"))
 
 
-def find_fallbacks(nodes: Sequence[dict[str, Any]], results: Sequence[int]) -> tuple[Fallback, ...]:
+def find_fallbacks(nodes: Sequence[Sequence[Any]], results: Sequence[int]) -> tuple[Fallback, ...]:
     """Say which nodes of an interpreter are not delegated.
 
     The interpreter keeps the nodes that a delegate has replaced. Those that run are found from the results backwards:
@@ -128,29 +84,23 @@ def find_fallbacks(nodes: Sequence[dict[str, Any]], results: Sequence[int]) -> t
 
     Parameters
     ----------
-    nodes : sequence of dict
-        Each with ``op_name``, ``inputs`` and ``outputs``, the numbers of tensors.
+    nodes : sequence of (str, sequence of int, sequence of int)
+        Kind of each, and the numbers of the tensors that it takes and makes, as the adapter reports them.
     results : sequence of int
         The numbers of the tensors that the network returns.
     """
     makers: dict[int, int] = {}
-    for place, node in sorted(enumerate(nodes), key=lambda item: item[1]["op_name"] == _DELEGATED):
-        makers.update((int(tensor), place) for tensor in node["outputs"])
+    for place, (_, _, made) in sorted(enumerate(nodes), key=lambda item: item[1][0] == _DELEGATED):
+        makers.update((tensor, place) for tensor in made)
     todo, running = list(results), set[int]()
     while todo:
         maker = makers.get(todo.pop())
         if maker is not None and maker not in running:
             running.add(maker)
-            todo += [int(tensor) for tensor in nodes[maker]["inputs"]]
+            todo += nodes[maker][1]
     known = [
-        (node["op_name"], "outside of" if place in running else "in")
-        for place, node in enumerate(nodes)
-        if node["op_name"] != _DELEGATED
+        (kind, "outside of" if place in running else "in")
+        for place, (kind, _, _) in enumerate(nodes)
+        if kind != _DELEGATED
     ]
     return fallbacks_of(known, ["in"], "{} XNNPACK")
-
-
-def _numbered(details: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """Sort the inputs or outputs of a signature by the number at the end of their names."""
-    numbered = [(int(found[1]), value) for name, value in details.items() if (found := _NUMBER.search(name))]
-    return sorted(numbered, key=lambda item: item[0])

@@ -70,6 +70,7 @@ class _Network(PlacedNetwork):
     def __init__(self, placed: Placed, *, half: bool) -> None:
         super().__init__(placed)
         self._half = half
+        self.answers = ("layers",) if half else ()
 
     @cached_property
     def _layers(self) -> list[tuple[str, bool]]:
