@@ -96,7 +96,7 @@ def _lines(name: str, check: devices.DeviceCheck) -> list[str]:
     if check.failure:
         return [f"{name}: {check.failure}"]
     lines = [f"{name}: {remark}" for remark in check.remarks]
-    if check.absent and len(check.packages) > 1:
+    if check.install and len(check.packages) > 1:
         lines.append(f"{name}: Other runtimes, if you want them: {check.install}")
     return lines
 

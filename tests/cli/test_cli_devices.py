@@ -86,7 +86,7 @@ def test_all_devices_of_the_file_are_checked(run, bare, tmp_path, monkeypatch):
     # Paths are not folded.
     lines = [line.replace(str(tmp_path), "") for line in shown.stdout.splitlines()]
     assert all(len(line) <= 80 for line in lines), lines
-    assert "gone: In " in shown.stdout and "not reached" in shown.stdout
+    assert "\ngone:" in shown.stdout and "not reached" in shown.stdout
 
 
 def test_one_device_is_checked_by_name_or_by_connection(run):
