@@ -94,7 +94,7 @@ def _row(name: str, check: devices.DeviceCheck) -> dict[str, Any]:
 def _lines(name: str, check: devices.DeviceCheck) -> list[str]:
     """Return what to do, a line each."""
     if check.failure:
-        return [f"{name}: {check.failure}"]
+        return [check.failure if check.failure.startswith(name) else f"{name}: {check.failure}"]
     lines = [f"{name}: {remark}" for remark in check.remarks]
     if check.install and len(check.packages) > 1:
         lines.append(f"{name}: Other runtimes, if you want them: {check.install}")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.devices import _agent, _probe
-from nni_latency.devices._connection import SHORT, Connection, DeviceError
+from nni_latency.devices._adb import AdbConnection
+from nni_latency.devices._connection import Connection, DeviceError
 from nni_latency.devices._session import install_command
 from nni_latency.devices._shell_facts import ShellFacts, parse_cores
 from nni_latency.errors import LatencyError
@@ -34,6 +35,9 @@ _OF_THE_SYSTEM = ("tensorrt",)
 
 #: A clock with a larger resolution is too coarse for a layer [s].
 _COARSE = 2e-6
+
+#: How long a device may take to answer [s].
+PATIENCE = 30.0
 
 #: Codes of a shell for a program that is absent, or cannot be run.
 _ABSENT = (126, 127)
@@ -88,7 +92,7 @@ class DeviceCheck:
 
 
 def check_devices(
-    connections: Mapping[str, Callable[[], Connection]], patience: float = SHORT
+    connections: Mapping[str, Callable[[], Connection]], patience: float = PATIENCE
 ) -> Iterator[tuple[str, DeviceCheck]]:
     """Check devices side by side, and yield each with its name as it answers.
 
@@ -96,7 +100,7 @@ def check_devices(
     ----------
     connections : mapping of str to callable
         Makes the connection to each device, by its name.
-    patience : float, default=60.0
+    patience : float, default=30.0
         How long a device may take to answer [s].
     """
     answers: queue.Queue[tuple[str, DeviceCheck]] = queue.Queue()
@@ -130,14 +134,14 @@ def _checked(name: str, connect: Callable[[], Connection], patience: float) -> D
         return DeviceCheck(name, str(error))
 
 
-def check_device(connection: Connection, patience: float = SHORT) -> DeviceCheck:
+def check_device(connection: Connection, patience: float = PATIENCE) -> DeviceCheck:
     """Check one device.
 
     Parameters
     ----------
     connection : Connection
         How it is reached.
-    patience : float, default=60.0
+    patience : float, default=30.0
         How long it may take to answer [s].
 
     Raises
@@ -194,6 +198,8 @@ def check_device(connection: Connection, patience: float = SHORT) -> DeviceCheck
 
 def _python_remark(connection: Connection, code: int, reason: str) -> Remark:
     python = connection.python
+    if code in _ABSENT and isinstance(connection, AdbConnection):
+        return Remark(f"There is no Python {python!r}.", "Measure with a benchmark binary, such as benchncnn.")
     if code in _ABSENT:
         return Remark(f"There is no Python {python!r}.", f"Install it: apt install python3 python3-venv, {_BINARIES}.")
     if reason.startswith("this is Python"):

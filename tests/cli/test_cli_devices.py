@@ -6,13 +6,23 @@ import csv
 import io
 import json
 import os
+import shutil
 import sys
 import time
 from importlib import metadata
 
 import pytest
+from adb_program import Adb
+from ssh_server import SSHD, running_ssh_server
 
-from nni_latency.devices import DeviceError, PythonConnection, check_device, check_devices, devices_file
+from nni_latency.devices import (
+    AdbConnection,
+    DeviceError,
+    PythonConnection,
+    check_device,
+    check_devices,
+    devices_file,
+)
 from nni_latency.errors import InvalidValueError
 
 
@@ -119,6 +129,32 @@ def _checked(python):
     return check_device(connection)
 
 
+def test_phone_without_python_is_read_by_its_shell(tmp_path, monkeypatch):
+    adb = Adb(tmp_path / "adb")
+    adb.install()
+    adb.connect(A1B2="device")
+    monkeypatch.setenv("PATH", f"{adb.folder}:{os.environ['PATH']}")
+    with AdbConnection("A1B2") as phone:
+        phone.python = "python9"
+        found = check_device(phone)
+    assert str(found.remarks[0]) == "There is no Python 'python9'. Measure with a benchmark binary, such as benchncnn."
+    assert found.facts["cpu_count"] > 0 and found.conditions.load is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SSHD.exists() or shutil.which("ssh") is None, reason="needs openssh-server and openssh-client")
+def test_devices_are_reached_by_ssh(run, monkeypatch):
+    with running_ssh_server() as server:
+        monkeypatch.setenv("PATH", f"{server.binaries}:{os.environ['PATH']}")
+        connection = f"ssh:{server.address}"
+        _write(pi={"connection": connection, "python": sys.executable}, gone={"connection": "ssh:pi@127.0.0.1:1"})
+        (pi, gone) = json.loads(run("devices", "--format", "json", code=1).stdout)
+        assert (pi["device"], pi["facts"]["python"]) == (connection, sys.version.split()[0])
+        assert "refuses connections at the port 1" in gone["failure"]
+        run("devices", "pi")
+
+
+@pytest.mark.slow
 def test_device_that_hangs_does_not_hold_up_the_others(tmp_path):
     hanging = PythonConnection(_program(tmp_path / "hanging", "exec sleep 60"))
 
