@@ -89,7 +89,7 @@ def test_worker_owns_a_device_and_measures_there(processes, folder, monkeypatch)
             platform = client.platforms()[0].platform
             assert platform.facts["cpu_count"] == len(os.sched_getaffinity(0))
             assert platform.runtime == "numpy" and "cpu_affinity" in platform.facts
-            # Another worker of this machine is refused at once, and whoever comes from elsewhere by the device.
+            # Another worker of this machine is refused at once, and any other process by the lock of the device.
             processes.join("second", make)
             wait_until(lambda: processes.workers["second"].exitcode is not None)
             other = make(patience=1.0)
