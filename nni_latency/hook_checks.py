@@ -8,7 +8,8 @@ import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 from nni_latency.errors import LatencyError, PluginError, reason_of
 
@@ -16,8 +17,6 @@ from nni_latency.errors import LatencyError, PluginError, reason_of
 Check = tuple[str, Callable[[Any], bool]]
 
 _PACKAGE = __name__.partition(".")[0]
-
-Self = TypeVar("Self", bound="Pluggable")
 
 
 @contextlib.contextmanager
@@ -145,7 +144,7 @@ class Pluggable:
             if callable(function):
                 setattr(cls, name, _guarded(function, name, cls._guards[name]))
 
-    def adopt(self: Self, owner: str, name: str) -> Self:
+    def adopt(self, owner: str, name: str) -> Self:
         """Check what the factory of a plugin made, and remember whose it is.
 
         Parameters
@@ -173,6 +172,23 @@ class Pluggable:
             if missing or not good(value):
                 got = "none" if missing else _described(value)
                 raise PluginError(f"The {origin} must have the attribute {name!r}: {expected}. Got {got}.")
+
+
+class PluggableContext(Pluggable):
+    """Base of those interfaces that hold something open. A context manager that closes itself."""
+
+    def close(self) -> None:
+        """Close what is held open; nothing by default."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
 
 
 def is_text(value: Any) -> bool:

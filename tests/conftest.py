@@ -26,6 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from nni_latency.devices import Connection
+
 # Examples are drawn from a fixed seed and never judged by how long they take.
 settings.register_profile(
     "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -63,6 +65,14 @@ def _isolated_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """Isolate what several tests share."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         _isolate(monkeypatch, tmp_path_factory.mktemp("home"))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let this machine be another device for every process of tests: they need not wait for each other."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Connection, "lock_folders", (str(tmp_path_factory.mktemp("lock")),))
         yield
 
 

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nni_latency.devices._connection import SHORT, Connection, DeviceError, end, start_here
@@ -69,10 +69,12 @@ class AdbConnection(Connection):
         if code not in (1, _LOST):
             return None
         text = _own_lines(err)
-        for pattern, explain in _REASONS.items():
-            match = re.search(pattern, text)
-            if match is not None:
-                return explain(self)
+        for pattern, sentence in _REASONS.items():
+            if re.search(pattern, text):
+                serials = list(self.devices()) if "{serials}" in sentence else []
+                return sentence.format(
+                    device=self.description, serials=listed(serials) or "none", first=(serials or ["SERIAL"])[0]
+                )
         if code != _LOST:
             return None
         return (
@@ -148,68 +150,36 @@ def _own_lines(err: bytes) -> str:
     return "\n".join(line for line in lines if line.startswith(("error: ", "adb: ")))
 
 
-def _none(connection: AdbConnection) -> str:
-    return (
-        f"{connection.description} cannot be reached: adb finds no device. Connect it by cable, switch on USB "
-        "debugging in its developer options, and see that it is listed by: adb devices"
-    )
-
-
-def _several(connection: AdbConnection) -> str:
-    serials = list(connection.devices())
-    example = serials[0] if serials else "SERIAL"
-    return (
-        f"{connection.description} is not clear: adb finds several devices, {listed(serials)}. Name one: adb:{example}"
-    )
-
-
-def _unauthorized(connection: AdbConnection) -> str:
-    return (
-        f"{connection.description} does not trust this machine yet. Unlock its screen and tap 'Allow' where it asks "
-        "'Allow USB debugging?'; if it does not ask, unplug it and connect it again."
-    )
-
-
-def _offline(connection: AdbConnection) -> str:
-    return (
-        f"{connection.description} is offline: it is listed, but does not answer. Connect it again, or start it anew; "
-        "if that does not help: adb kill-server"
-    )
-
-
-def _no_such(connection: AdbConnection) -> str:
-    serials = list(connection.devices())
-    return (
-        f"{connection.description} cannot be reached: adb finds no device with that serial number. "
-        f"It finds: {listed(serials) or 'none'}."
-    )
-
-
-def _forbidden(connection: AdbConnection) -> str:
-    return (
-        f"{connection.description} may not be used by this user. On Linux, install rules for such devices, on Debian "
-        "and Ubuntu: apt install android-sdk-platform-tools-common; then connect it again."
-    )
-
-
-def _no_server(connection: AdbConnection) -> str:
-    return f"{connection.description} cannot be reached: the server of adb does not start. Try: adb start-server"
-
-
-def _too_old(connection: AdbConnection) -> str:
-    return f"{connection.description} cannot be used: Android 7 or later is needed, and it has an older one."
-
-
-#: What adb prints, and what it means; the first that is found counts.
-_REASONS: dict[str, Callable[[AdbConnection], str]] = {
-    r"no devices(?:/emulators)? found": _none,
-    r"more than one (?:device|emulator)": _several,
-    r"device unauthorized|still authorizing": _unauthorized,
-    r"device offline|still connecting": _offline,
-    r"device '.*' not found": _no_such,
-    r"no permissions|insufficient permissions": _forbidden,
-    r"cannot connect to daemon|failed to check server version|failed to start daemon": _no_server,
-    r"only supports allocating a pty": _too_old,
+#: What adb prints, and the sentence that it means; the first that is found counts.
+_REASONS: dict[str, str] = {
+    r"no devices(?:/emulators)? found": (
+        "{device} cannot be reached: adb finds no device. Connect it by cable, switch on USB debugging in its "
+        "developer options, and see that it is listed by: adb devices"
+    ),
+    r"more than one (?:device|emulator)": (
+        "{device} is not clear: adb finds several devices, {serials}. Name one: adb:{first}"
+    ),
+    r"device unauthorized|still authorizing": (
+        "{device} does not trust this machine yet. Unlock its screen and tap 'Allow' where it asks 'Allow USB "
+        "debugging?'; if it does not ask, unplug it and connect it again."
+    ),
+    r"device offline|still connecting": (
+        "{device} is offline: it is listed, but does not answer. Connect it again, or start it anew; if that does not "
+        "help: adb kill-server"
+    ),
+    r"device '.*' not found": (
+        "{device} cannot be reached: adb finds no device with that serial number. It finds: {serials}."
+    ),
+    r"no permissions|insufficient permissions": (
+        "{device} may not be used by this user. On Linux, install rules for such devices, on Debian and Ubuntu: apt "
+        "install android-sdk-platform-tools-common; then connect it again."
+    ),
+    r"cannot connect to daemon|failed to check server version|failed to start daemon": (
+        "{device} cannot be reached: the server of adb does not start. Try: adb start-server"
+    ),
+    r"only supports allocating a pty": (
+        "{device} cannot be used: Android 7 or later is needed, and it has an older one."
+    ),
 }
 
 _NOT_INSTALLED = (

@@ -23,7 +23,6 @@ import re
 import select
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -64,9 +63,6 @@ _OPENING = 120.0
 
 _PREFIX = "nni_latency.agent."
 
-#: Beginning of the abstract name of the lock of a device; the temporary folder, which its users share, is the rest.
-_LOCK = "\0nni_latency.measuring."
-
 #: Age from which on a folder without a lock is one that an agent left behind [s].
 _OLD = 3600.0
 
@@ -76,8 +72,23 @@ _MEMORY_SHARE = 0.25
 # Parameters of glibc's mallopt(3): freed memory is kept, as in the runtimes of this package.
 _MALLOPT = {-3: 32 * 2**20, -1: 2**31 - 1, -4: 0}
 
+#: Prints name, driver and memory [MiB] of the first GPU of NVIDIA.
+GPU_PROGRAM = [
+    "nvidia-smi",
+    "-i",
+    "0",
+    "--query-gpu=name,driver_version,memory.total",
+    "--format=csv,noheader,nounits",
+]
+
+#: Programs that print how warm a device is, where files do not have it: on Raspberry Pi and on Android.
+HEAT_PROGRAMS = {"vcgencmd": ["vcgencmd", "get_throttled"], "dumpsys": ["dumpsys", "thermalservice"]}
+
 #: Second-level cache where it is not known, and what is touched to empty it at most [byte].
 _NEAR, _MOST_NEAR = 4 * 2**20, 16 * 2**20
+
+#: Random numbers after which those of a hole repeat, few enough for zlib to find the repetition.
+_PERIOD = 2048
 
 #: Side of the matrices and numbers of the copy by which a device's speed is measured, and for how long each [s].
 _SIDE, _COPIED, _LONG = 1024, 2**24, 0.3
@@ -171,7 +182,7 @@ def shrink(data: bytes, holes: Iterable[tuple[int, int, int, float]] = ()) -> by
     """Return a content: data in which the holes are not sent.
 
     A hole is (offset, length, seed, scale): there the device puts normally distributed numbers of 32 bits, drawn with
-    the seed and multiplied by the scale.
+    the seed and multiplied by the scale. They repeat after `_PERIOD`: drawing millions takes as long as running them.
     """
     holes = list(holes)
     kept, at = [], 0
@@ -196,8 +207,8 @@ def expand(content: bytes) -> bytes:
     for offset, size, seed, scale in head["holes"]:
         data[at:offset] = kept[taken : taken + offset - at]
         taken += offset - at
-        numbers = numpy.random.default_rng(seed).standard_normal(size // 4, dtype=numpy.float32)
-        data[offset : offset + size] = (numbers * numpy.float32(scale)).tobytes()
+        period = numpy.random.default_rng(seed).standard_normal(_PERIOD, dtype=numpy.float32) * numpy.float32(scale)
+        data[offset : offset + size] = numpy.resize(period, size // 4).tobytes()
         at = offset + size
     data[at:] = kept[taken:]
     return bytes(data)
@@ -272,7 +283,33 @@ def facts(root: str = "/") -> dict[str, Any]:
     load = re.match(r"[\d.]+", text(root + "proc/loadavg"))
     if load:
         found["load"] = float(load.group())
-    return found
+    return dict(found, **gpu(root))
+
+
+def gpu(root: str = "/", printed: str | None = None) -> dict[str, Any]:
+    """Read what GPU the device has; empty where it shows none.
+
+    Parameters
+    ----------
+    root : str, default="/"
+        The folder that holds ``etc``, ``proc`` and ``sys``, with a slash behind it.
+    printed : str, optional
+        What the program `GPU_PROGRAM` prints; it is run by default.
+    """
+    if printed is None:
+        printed = output(GPU_PROGRAM) if root == "/" else ""
+    described = re.match(r"(.+), *([\d.]+), *([^,\n]+)", printed)
+    if described:
+        name, driver, mebibytes = (part.strip() for part in described.groups())
+        known = {"gpu_memory": int(mebibytes) * 2**20} if mebibytes.isdigit() else {}
+        return {"gpu_name": name, "gpu_driver": driver, **known}
+    # Jetson, whose GPU has no name but that of the board; then Adreno, then Mali with the number of its cores.
+    release = re.search(r"R(\d+) \(release\), REVISION: ([\d.]+)", text(root + "etc/nv_tegra_release"))
+    if release:
+        name = text(root + "proc/device-tree/model") or "NVIDIA Tegra"
+        return {"gpu_name": name, "gpu_driver": "L4T %s.%s" % release.groups()}
+    name = text(root + "sys/class/kgsl/kgsl-3d0/gpu_model") or text(root + "sys/class/misc/mali0/device/gpuinfo")
+    return {"gpu_name": re.sub(r" 0x\w+$", "", name)} if name else {}
 
 
 def _device_name(root: str, info: dict[str, str]) -> str:
@@ -280,14 +317,8 @@ def _device_name(root: str, info: dict[str, str]) -> str:
     if "model name" in info and "flags" in info:
         return info["model name"]
     board = text(root + "proc/device-tree/model") or info.get("Model", "")
-    if not board and os.path.exists(root + "system/bin/getprop"):
-        try:
-            done = subprocess.run(
-                ["/system/bin/getprop", "ro.product.model"], stdout=subprocess.PIPE, timeout=10, check=False
-            )
-            board = done.stdout.decode(errors="replace").strip()
-        except (OSError, subprocess.SubprocessError):
-            board = ""
+    if not board and root == "/":
+        board = output(["getprop", "ro.product.model"])
     return board or info.get("Hardware") or info.get("model name") or platform.processor() or platform.machine()
 
 
@@ -335,28 +366,68 @@ def conditions(root: str = "/") -> dict[str, Any]:
     pages = re.search(r"^pswpin (\d+)$", text(root + "proc/vmstat"), re.M)
     if pages:
         found["swap_in"] = int(pages.group(1)) * os.sysconf("SC_PAGE_SIZE")
-    found.update(_heat(root))
+    found.update(heat(root))
+    # This decides what is waited for, and is not kept.
+    found.pop("cpu_hot", None)
     return found
 
 
-def _heat(root: str) -> dict[str, Any]:
-    """Read the temperature of the warmest zone [C], and whether the processors are slowed down because of it."""
+def heat(root: str = "/", printed: dict[str, str] | None = None) -> dict[str, Any]:
+    """Read the temperature of the warmest zone [C], and whether the processors are slowed down.
+
+    They may be so because of heat or of a weak supply (`cpu_slowed`), or because of heat (`cpu_hot`). A device that
+    shows neither has neither.
+
+    Parameters
+    ----------
+    root : str, default="/"
+        The folder that holds ``sys``, with a slash behind it.
+    printed : dict of str to str, optional
+        What the programs `HEAT_PROGRAMS` print; they are run by default.
+    """
+    if printed is None:
+        printed = {name: output(HEAT_PROGRAMS[name]) for name in HEAT_PROGRAMS} if root == "/" else {}
     found: dict[str, Any] = {}
     degrees = [text(path) for path in glob.glob(root + "sys/class/thermal/thermal_zone*/temp")]
+    service = printed.get("dumpsys", "").partition("Current temperatures from HAL:")
     known = [float(value) / 1000 for value in degrees if re.match(r"-?\d+$", value)]
+    known += map(float, re.findall(r"Temperature\{mValue=(-?[\d.]+), mType=0,", service[2]))
     known = [value for value in known if -50 < value < 150]
     if known:
         found["cpu_temperature"] = max(known)
-    states = [
+    signs = [
         int(text(path + "/cur_state"))
         for path in glob.glob(root + "sys/class/thermal/cooling_device*")
         if re.search("cpu|processor", text(path + "/type"), re.I) and text(path + "/cur_state").isdigit()
     ]
-    firmware = text(root + "sys/devices/platform/soc/soc:firmware/get_throttled")
-    bits = int(firmware, 16) if re.match(r"(0x)?[0-9a-f]+$", firmware) else None
-    if states or bits is not None:
-        found["cpu_slowed"] = any(states) or bool((bits or 0) & 0xF)
+    # Android: 0 is no throttling, and coolers of the type 2 are those of processors.
+    signs += map(int, re.findall(r"^\s*Thermal Status: (\d+)", service[0], re.M))
+    signs += map(int, re.findall(r"CoolingDevice\{mValue=(\d+), mType=2,", service[2]))
+    firmware = text(root + "sys/devices/platform/soc/soc:firmware/get_throttled") or printed.get("vcgencmd", "")
+    bits = re.match(r"(?:throttled=)?(?:0x)?([0-9a-f]+)$", firmware.strip())
+    weak = False
+    if bits:
+        # Raspberry Pi: the supply is weak, the frequency is capped, it is slowed down, it is warm; the rest is past.
+        value = int(bits.group(1), 16) & 0xF
+        weak = bool(value & 1)
+        signs.append(value & 8 if weak else value)
+    if signs:
+        found["cpu_hot"] = any(signs)
+        found["cpu_slowed"] = found["cpu_hot"] or weak
     return found
+
+
+def output(command: list[str]) -> str:
+    """Return what a program prints; nothing where it is absent or fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace").strip()
 
 
 # The supervisor.
@@ -383,7 +454,7 @@ class Supervisor:
         self.opening: tuple[dict[str, Any], list[bytes]] | None = None
         self.is_opened = False
         self.job: dict[str, Any] | None = None
-        self.device_lock: Any = None
+        self.device_lock: int | None = None
         #: Names of contents that the worker has not let go of yet.
         self.released: list[str] = []
 
@@ -435,7 +506,7 @@ class Supervisor:
             if what == "end":
                 self._answer({"id": number, "kind": "ok"})
                 return False
-            if what in ("hello", "conditions", "put", "renew", "lock"):
+            if what in ("hello", "conditions", "heat", "put", "renew", "lock"):
                 self._answer(dict(getattr(self, "_" + what)(header, blobs), id=number, kind="ok"))
                 return True
             if what == "open":
@@ -533,6 +604,9 @@ class Supervisor:
     def _conditions(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
         return {"conditions": dict(conditions(), own_time=self._own_time())}
 
+    def _heat(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
+        return {"heat": heat()}
+
     def _own_time(self) -> float:
         """Return the time that processors have worked for this process and its workers [s]."""
         spent = sum(os.times()[:4])
@@ -559,22 +633,29 @@ class Supervisor:
         return {}
 
     def _lock(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
-        """Take or give back the lock by which one agent of a device measures at a time.
+        """Give back the lock by which one process measures at a time; take it on the first folder that can be opened.
 
-        It is a name of the kernel and no file, so that nothing is left behind. Where there are no such names, there is
-        no lock.
+        Without folders it is only given back. Nothing is written, so nothing is left behind.
         """
+        import fcntl
+
         if self.device_lock is not None:
-            self.device_lock.close()
+            os.close(self.device_lock)
             self.device_lock = None
-        if header["take"]:
-            lock = socket.socket(socket.AF_UNIX)
+        for folder in header["folders"]:
             try:
-                lock.bind(_LOCK + name_of(tempfile.gettempdir().encode())[:16])
+                lock = os.open(folder, os.O_RDONLY)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                lock.close()
-                return {"taken": error.errno != errno.EADDRINUSE}
+                os.close(lock)
+                if isinstance(error, BlockingIOError):
+                    return {"taken": False}
+                continue
             self.device_lock = lock
+            break
         return {"taken": True}
 
     def _start_worker(self) -> None:
@@ -993,7 +1074,8 @@ def main(source: bytes) -> None:
     if not python:
         work(folder, line_in, line_out)
         return
-    if folder and "TMPDIR" not in os.environ and os.path.isdir(folder):
+    given = os.environ.get("TMPDIR", "")
+    if folder and os.access(folder, os.W_OK) and not os.access(given, os.W_OK):
         tempfile.tempdir = folder
 
     def stop(number: int, frame: Any) -> None:

@@ -14,11 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, ClassVar, Self
+from typing import BinaryIO, ClassVar
 
 from nni_latency.errors import InvalidValueError, MeasurementError, first_line
-from nni_latency.hook_checks import Check, Guard, Pluggable, is_text
+from nni_latency.hook_checks import Check, Guard, PluggableContext, is_text
 from nni_latency.units import format_seconds
 
 #: Longest time for a short program on a device, such as one that removes a folder [s].
@@ -53,6 +52,13 @@ trap 'rm -f "$1.part"; exit 1' TERM HUP
 cat > "$1.part" && [ "$(wc -c < "$1.part")" -eq "$2" ] && mv "$1.part" "$1" || { rm -f "$1.part"; exit 1; }
 """
 
+#: Makes a folder in the first place where files can be written; Android may have none but the last.
+_MAKE_FOLDER = """
+set -- "${TMPDIR:-$0}"
+for folder in "$1" "$0" /tmp /var/tmp /data/local/tmp "$1"; do [ -w "$folder" ] && break; done
+exec mktemp -d "$folder/nni_latency.XXXXXX"
+"""
+
 
 class DeviceError(MeasurementError):
     """Raised when a device cannot be reached, or cannot do what is asked of it; the message is one sentence."""
@@ -81,7 +87,7 @@ class Completed:
         return lines[-1].strip() if lines else f"it ended with code {self.code}"
 
 
-class Connection(Pluggable, ABC):
+class Connection(PluggableContext, ABC):
     """Runs programs on a device and copies files to it and from it. A context manager; safe in several threads.
 
     Implement `start`, and `failure` where the connection itself may fail. A device has a POSIX shell.
@@ -96,6 +102,9 @@ class Connection(Pluggable, ABC):
         Processors of the device on which networks run; by default the last ones, as many as there are threads.
     folder : str
         Where temporary folders of the device are, unless its variable ``TMPDIR`` names another place.
+    lock_folders : tuple of str
+        The first of these folders of the device that can be opened is locked while something is measured there. It is
+        the same for all users and temporary folders of the device, and exists without anything that is measured.
     """
 
     _kind = "connection"
@@ -113,6 +122,7 @@ class Connection(Pluggable, ABC):
     python: str = "python3"
     cores: tuple[int, ...] = ()
     folder: str = "/tmp"
+    lock_folders: tuple[str, ...] = ("/sys/devices/system/cpu", "/tmp", "/data/local/tmp")
 
     @abstractmethod
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -238,26 +248,12 @@ class Connection(Pluggable, ABC):
 
     def make_folder(self) -> str:
         """Make a temporary folder on the device and return its path. The caller removes it."""
-        script = 'mktemp -d "${TMPDIR:-$0}/nni_latency.XXXXXX"'
-        return self.check(["sh", "-c", script, self.folder], "make a temporary folder").out.decode().strip()
+        return self.check(["sh", "-c", _MAKE_FOLDER, self.folder], "make a temporary folder").out.decode().strip()
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder of `make_folder`, as far as it can be reached."""
         with contextlib.suppress(DeviceError):
             self.run(["rm", "-rf", path])
-
-    def close(self) -> None:
-        """Close what the connection holds open; nothing by default."""
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 class PythonConnection(Connection):

@@ -131,6 +131,10 @@ class DeviceBench(LocalBench):
                 stage(inputs)
         self._keep(subject, stage, inputs)
 
+    def cool_down(self) -> bool:
+        """Wait for a device that heat slows down."""
+        return self.runtime.cooling.wait()
+
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""
         return next(self.visit_all([(keys, calls)])).visit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from nni_latency.devices._connection import Connection
 from nni_latency.devices._device_bench import DeviceBenches
 from nni_latency.devices._place import DevicePlace
+from nni_latency.devices._waiting import Cooling
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import Benches, Clock, Fallback, Limits, Meter, PerfClock, Stage, Subject
 from nni_latency.measurement.runtimes import ExportedRuntime, MakePlace, ProfiledRun, ProfiledRuntime, Runtime
@@ -43,7 +44,7 @@ class DeviceRuntime(Runtime):
         If the device cannot be reached, or lacks what is needed there.
     """
 
-    portable = False
+    portable = runs_here = False
 
     #: How often the device is held.
     _holders = 0
@@ -72,14 +73,14 @@ class DeviceRuntime(Runtime):
         self.name = inner.name
         self.supports_layer_timing, self.divides = inner.supports_layer_timing, inner.divides
         self.sees_calls, self.takes_onnx, self.least_runs = inner.sees_calls, inner.takes_onnx, inner.least_runs
+        self.cooling = Cooling(connection, self.place.session.heat, on_wait)
         # Now, so that what is wrong there is the first thing that is said.
         self.place.session.open()
 
     @cached_property
     def platform(self) -> Platform:
         """The platform of the device."""
-        known = self.place.device_facts
-        facts = {fact.name: known[fact.name] for fact in FACTS if fact.name in known}
+        facts = platform_facts(self.place.device_facts)
         own = {"version": self.inner.version, **self.inner.identity}
         facts |= {f"{RUNTIME_FACT}{name}": value for name, value in own.items()}
         return Platform(device_slug(facts), self.name, self.inner.precision, self.inner.threads, facts)
@@ -198,3 +199,9 @@ class DeviceRuntime(Runtime):
     def close(self) -> None:
         """End the agent on the device; it is started again when it is needed."""
         self.place.session.close()
+
+
+def platform_facts(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a platform from those of its device; what a processor computes needs no memory of a GPU."""
+    unused = "gpu_memory" if known["device_kind"] == "cpu" else "gpu_name"
+    return {fact.name: known[fact.name] for fact in FACTS if fact.name in known and fact.name != unused}

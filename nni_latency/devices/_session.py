@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from nni_latency.devices import _agent
 from nni_latency.devices._connection import Connection, DeviceError, Drained, end
+from nni_latency.devices._waiting import take_turn
 from nni_latency.measurement import CandidateError, WorkerDiedError
 from nni_latency.units import format_seconds
 
@@ -144,7 +145,7 @@ class Session:
         self._puts.clear()
 
     def lock(self) -> None:
-        """Take the device's lock, so that no other agent measures there meanwhile; wait for it where it is taken."""
+        """Take the device's lock, so that nothing else measures there meanwhile; waits and raises as `take_turn`."""
         self._is_locked = True
         self._again(self._lock)
 
@@ -153,20 +154,15 @@ class Session:
         self._is_locked = False
         with contextlib.suppress(DeviceError):
             if self._line is not None:
-                self._simple("lock", take=False)
+                self._simple("lock", folders=[])
 
     def _lock(self) -> None:
-        limit, is_told = time.monotonic() + self.patience, False
-        while not self._simple("lock", take=True).values["taken"]:
-            if time.monotonic() > limit:
-                raise DeviceError(
-                    f"Another process has measured on {self.connection.description} for the last "
-                    f"{format_seconds(self.patience)}. Try again when it has ended."
-                )
-            if not is_told:
-                self.on_wait(f"Waiting for {self.connection.description}: another process measures there")
-                is_told = True
-            time.sleep(_FIRST_PAUSE / 2)
+        folders = list(self.connection.lock_folders)
+
+        def take() -> bool:
+            return bool(self._simple("lock", folders=folders).values["taken"])
+
+        take_turn(self.connection, take, self.on_wait, self.patience)
 
     def renew(self) -> None:
         """Make the agent start another process for networks."""
@@ -175,6 +171,11 @@ class Session:
     def conditions(self) -> Mapping[str, Any]:
         """Return what the device is like at this moment."""
         found: Mapping[str, Any] = self._again(lambda: self._simple("conditions")).values["conditions"]
+        return found
+
+    def heat(self) -> Mapping[str, Any]:
+        """Return how warm the device is, and whether it is slowed down."""
+        found: Mapping[str, Any] = self._again(lambda: self._simple("heat")).values["heat"]
         return found
 
     def keep(self, content: bytes) -> str:

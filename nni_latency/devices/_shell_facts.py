@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,13 +19,16 @@ from nni_latency.platforms import Conditions
 #: Files that say what a device is, and those that say what it is like at the moment.
 _FIXED = (
     "/proc/cpuinfo /proc/meminfo /proc/device-tree/model /sys/devices/system/cpu/cpu0/cache/index*/level "
-    "/sys/devices/system/cpu/cpu0/cache/index*/size /sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"
+    "/sys/devices/system/cpu/cpu0/cache/index*/size /sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq "
+    "/etc/nv_tegra_release /sys/class/kgsl/kgsl-3d0/gpu_model /sys/class/misc/mali0/device/gpuinfo"
+)
+_HEAT = (
+    "/sys/class/thermal/thermal_zone*/temp /sys/class/thermal/cooling_device*/type "
+    "/sys/class/thermal/cooling_device*/cur_state /sys/devices/platform/soc/soc:firmware/get_throttled"
 )
 _CHANGING = (
     "/proc/loadavg /sys/devices/system/cpu/online /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor "
-    "/sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq /sys/class/thermal/thermal_zone*/temp "
-    "/sys/class/thermal/cooling_device*/type /sys/class/thermal/cooling_device*/cur_state "
-    "/sys/devices/platform/soc/soc:firmware/get_throttled"
+    f"/sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq {_HEAT}"
 )
 
 #: Programs that are used where a device has them.
@@ -32,7 +36,11 @@ _PROGRAMS = "taskset timeout gzip flock"
 
 _MARK = "=== nni_latency "
 
-_SHOW = f'show() {{ for f in "$@"; do [ -r "$f" ] && echo "{_MARK}$f" && cat "$f" 2>/dev/null && echo; done; true; }}'
+_SHOW = f'''show() {{ for f in "$@"; do [ -r "$f" ] && echo "{_MARK}$f" && cat "$f" 2>/dev/null && echo; done; true; }}
+say() {{ command -v "$1" >/dev/null 2>&1 && echo "{_MARK}$1" && "$@" 2>/dev/null </dev/null; true; }}
+'''
+
+_PRINT_HEAT = "".join(f"say {shlex.join(command)}\n" for command in _agent.HEAT_PROGRAMS.values())
 
 _FACTS = f"""{_SHOW}
 for n in s r m; do echo "{_MARK}uname-$n"; uname -$n; done
@@ -40,9 +48,7 @@ for p in {_PROGRAMS}; do command -v $p >/dev/null 2>&1 && echo "{_MARK}has-$p"; 
 for p in ro.product.model ro.soc.model; do
     command -v getprop >/dev/null 2>&1 && echo "{_MARK}$p" && getprop $p
 done
-if command -v nvidia-smi >/dev/null 2>&1; then
-    echo "{_MARK}gpu"; nvidia-smi -i 0 --query-gpu=name,driver_version --format=csv,noheader
-fi
+say {shlex.join(_agent.GPU_PROGRAM)}
 show {_FIXED} {_CHANGING}"""
 
 
@@ -111,7 +117,7 @@ class ShellFacts:
             Whether its GPU computes, which is named by nvidia-smi where that is; a board with a GPU names itself.
         """
         with _as_files(self._found) as root:
-            found = _agent.facts(root)
+            found = {**_agent.facts(root), **_agent.gpu(root, self._found.get(_agent.GPU_PROGRAM[0], ""))}
             described = "flags" in self._found.get("/proc/cpuinfo", "") and found["device_name"]
         model = self._found.get("ro.product.model", "")
         board = self._found.get("/proc/device-tree/model", "").strip("\0 \n")
@@ -130,15 +136,14 @@ class ShellFacts:
         }
         if on_gpu:
             found["device_kind"] = "cuda"
-            name, comma, driver = self._found.get("gpu", "").partition(", ")
-            if comma:
-                found |= {"device_name": name.strip(), "gpu_driver": driver.strip()}
+            if "gpu_name" in found:
+                found["device_name"] = found["gpu_name"]
                 found.pop("cpu_signature", None)
         return found
 
     def conditions(self) -> Conditions:
         """Read what the device is like at this moment."""
-        found = self._read(f"{_SHOW}\nshow {_CHANGING}")
+        found = self._read(f"{_SHOW}{_PRINT_HEAT}show {_CHANGING}")
         known: dict[str, Any] = {"taken": time.perf_counter()}
         online = _numbers(found.get("/sys/devices/system/cpu/online", ""))
         if online:
@@ -156,9 +161,11 @@ class ShellFacts:
         ]
         if clocks:
             known |= {"cpu_frequency": sum(clocks) / len(clocks), "cpu_frequency_top": max(clocks)}
-        with _as_files(found) as root:
-            known |= _agent._heat(root)
-        return Conditions.from_dict(known)
+        return Conditions.from_dict({**known, **_heat_of(found)})
+
+    def heat(self) -> Mapping[str, Any]:
+        """Read how warm the device is, as the agent does."""
+        return _heat_of(self._read(f"{_SHOW}{_PRINT_HEAT}show {_HEAT}"))
 
     def _read(self, script: str) -> Mapping[str, str]:
         """Run a script that prints texts behind their names."""
@@ -174,12 +181,17 @@ class ShellFacts:
         return {name: text.rstrip("\n") for name, text in found.items()}
 
 
+def _heat_of(found: Mapping[str, str]) -> dict[str, Any]:
+    with _as_files(found) as root:
+        return _agent.heat(root, {name: found.get(name, "") for name in _agent.HEAT_PROGRAMS})
+
+
 @contextlib.contextmanager
 def _as_files(found: Mapping[str, str]) -> Any:
     """Write what was read into a folder that looks like the device's; yield its name with a slash behind it."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in found.items():
-            if path.startswith(("/proc/", "/sys/")) and ".." not in path:
+            if path.startswith(("/etc/", "/proc/", "/sys/")) and ".." not in path:
                 place = Path(folder + path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(text, encoding="utf-8")

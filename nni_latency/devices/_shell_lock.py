@@ -1,25 +1,28 @@
-"""`ShellLock`: a lock on a device, so that one process measures there at a time, by the program flock."""
+"""`ShellLock`: the lock of a device that has no Python, by the program flock; agents see it, and it sees theirs."""
 
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 
 from nni_latency.devices._connection import Connection, DeviceError, end
-from nni_latency.units import format_seconds
+from nni_latency.devices._waiting import take_turn
 
-#: Writes a line once the lock is taken, and holds it until its input ends. What is locked is the folder of temporary
-#: files, so that no file is left behind.
-_SCRIPT = """folder="${TMPDIR:-/tmp}"; [ -d "$folder" ] || folder=/data/local/tmp
-exec 9< "$folder" || exit 8
-flock -n 9 || exit 9; echo taken; exec cat > /dev/null"""
+#: Locks the first of the folders that can be opened, writes a line, and holds the lock until its input ends. It ends
+#: where there is nothing to lock.
+_SCRIPT = """for folder in "$@"; do
+    if [ -d "$folder" ] && [ -r "$folder" ]; then
+        exec 9< "$folder"
+        flock -n 9
+        case $? in 0) echo taken; exec cat > /dev/null ;; 1) exit 9 ;; esac
+    fi
+done"""
 
 #: Exit code of the script where another process has the lock.
 _IS_TAKEN = 9
 
-#: Pause between two attempts, and how long the device is waited for [s].
-_PAUSE, _PATIENCE = 0.5, 600.0
+#: How long the script is waited for when it has to end [s].
+_LEAVE = 1.0
 
 
 class ShellLock:
@@ -38,41 +41,24 @@ class ShellLock:
         self._holder: subprocess.Popen[bytes] | None = None
 
     def take(self) -> None:
-        """Take it, and wait for it where another process has it.
-
-        Raises
-        ------
-        DeviceError
-            If the other process has it for long, or the connection is lost.
-        """
-        limit, is_told = time.monotonic() + _PATIENCE, False
-        while not self._try():
-            if time.monotonic() > limit:
-                raise DeviceError(
-                    f"Another process has measured on {self._connection.description} for the last "
-                    f"{format_seconds(_PATIENCE)}. Try again when it has ended."
-                )
-            if not is_told:
-                self._on_wait(f"Waiting for {self._connection.description}: another process measures there")
-                is_told = True
-            time.sleep(_PAUSE)
+        """Take it; waits and raises as `take_turn`."""
+        take_turn(self._connection, self._try, self._on_wait)
 
     def _try(self) -> bool:
-        holder = self._connection.start(["sh", "-c", _SCRIPT])
+        holder = self._connection.start(["sh", "-c", _SCRIPT, "sh", *self._connection.lock_folders])
         assert holder.stdout is not None and holder.stderr is not None, holder
         if holder.stdout.readline().strip() == b"taken":
             self._holder = holder
             return True
         err = holder.stderr.read()
-        end(holder, _PAUSE)
+        end(holder, _LEAVE)
         sentence = self._connection.failure(holder.returncode, err)
         if sentence is not None:
             raise DeviceError(sentence)
-        # Where there is no such folder there is nothing to lock.
         return holder.returncode != _IS_TAKEN
 
     def give_back(self) -> None:
         """Give it back."""
         if self._holder is not None:
-            end(self._holder, 2 * _PAUSE)
+            end(self._holder, _LEAVE)
             self._holder = None

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,50 @@ _GREETING = "nni_latency"
 
 #: Runs the program with its arguments, as a child of the shell, so that a signal which ends it becomes an exit code.
 _RUN = '"$@"; exit $?'
+
+
+#: What ssh prints, and the sentence that it means; the first that is found counts. Names that begin with ``shell_`` are
+#: quoted for a shell.
+_REASONS: dict[str, str] = {
+    r"REMOTE HOST IDENTIFICATION HAS CHANGED": (
+        "The host key of {device} has changed since it was last used: either the device was installed anew, or another "
+        "machine answers in its place. If it was installed anew, forget the old key: ssh-keygen -R {shell_known}"
+    ),
+    r"Host key verification failed": (
+        "The host key of {device} is not known to this machine. Connect once by hand, compare the fingerprint that is "
+        "shown with the device's, and answer yes: ssh {target}"
+    ),
+    r"Could not resolve hostname (?P<host>[^\s:]+)": (
+        "{device} cannot be reached: there is no host {host!r}. Check the name, or write its address in numbers."
+    ),
+    r"Permissions \S+ for '(?P<key>[^']+)' are too open": (
+        "{device} cannot be reached: other users may read the private key {key!r}, so ssh does not use it. Take that "
+        "right away: chmod 600 {shell_key}"
+    ),
+    r"Permission denied \(|Too many authentication failures": (
+        "{device} does not accept this machine's keys; passwords are never asked for. Install a key there: ssh-copy-id "
+        "{target}"
+    ),
+    r"port (?P<port>\d+): Connection refused": (
+        "{device} refuses connections at the port {port}. Start the SSH server there, on Debian and Ubuntu: systemctl "
+        "start ssh; or name another port: ssh:USER@HOST:PORT"
+    ),
+    r"timed out|No route to host|Network is unreachable|Host is down": (
+        "{device} does not answer. Check that the device is switched on and in the same network, and that no firewall "
+        "is between."
+    ),
+    r"\s*(?P<line>.*(?:Bad configuration option|Bad owner or permissions|[Uu]nsupported option).*)": (
+        "{device} cannot be reached: ssh does not accept its configuration: {line}"
+    ),
+}
+
+#: The same for a connection that ended before it was open.
+_CLOSED = {
+    r"kex_exchange_identification|Connection (closed|reset) by": (
+        "{device} ended the connection before it was open: it has too many at the moment, or what listens there is no "
+        "SSH server. To see more: ssh -v {target}"
+    ),
+}
 
 
 class SshConnection(Connection):
@@ -188,7 +232,7 @@ class SshConnection(Connection):
         if code and self._explain(err) is None:
             err = self._jump_failure() or err
         if code:
-            raise DeviceError(self._explain(err) or self._closed(err) or self._unexplained(err))
+            raise DeviceError(self._explain(err) or self._explain(err, _CLOSED) or self._unexplained(err))
         try:
             self._greet()
         except BaseException:
@@ -255,107 +299,33 @@ class SshConnection(Connection):
 
     # What ssh prints when it fails --------------------------------------------------------------------------------
 
-    def _explain(self, err: bytes) -> str | None:
+    def _explain(self, err: bytes, reasons: Mapping[str, str] = _REASONS) -> str | None:
         text = err.decode(errors="replace")
-        for pattern, explain in _REASONS.items():
+        for pattern, sentence in reasons.items():
             match = re.search(pattern, text)
             if match is not None:
-                return explain(self, match)
+                # As it stands in files of known hosts.
+                known = f"[{self._host}]:{self._port}" if self._port not in (None, "22") else self._host
+                found = {name: part.strip() for name, part in match.groupdict().items()} | {"known": known}
+                quoted = {f"shell_{name}": shlex.quote(part) for name, part in found.items()}
+                return sentence.format(device=self.description, target=self._as_words, **found, **quoted)
         return None
-
-    def _closed(self, err: bytes) -> str | None:
-        if re.search(rb"kex_exchange_identification|Connection (closed|reset) by", err) is None:
-            return None
-        return (
-            f"{self.description} ended the connection before it was open: it has too many at the moment, or what "
-            f"listens there is no SSH server. To see more: {self._command('ssh -v')}"
-        )
 
     def _unexplained(self, err: bytes) -> str:
         reason = _last_line(err)
         if not reason:
             return self._lost
-        return f"{self.description} cannot be reached: {reason}. To see more: {self._command('ssh -v')}"
+        return f"{self.description} cannot be reached: {reason}. To see more: ssh -v {self._as_words}"
 
-    def _command(self, program: str) -> str:
-        """Return a command that a person may run, with the address as that program takes it."""
-        return " ".join([program, *(["-p", self._port] if self._port else []), self._target])
-
-    def _known_as(self) -> str:
-        """Return the name of the host in files of known hosts."""
-        return f"[{self._host}]:{self._port}" if self._port not in (None, "22") else self._host
+    @property
+    def _as_words(self) -> str:
+        """The address as programs take it that a person may run."""
+        return f"-p {self._port} {self._target}" if self._port else self._target
 
 
 def _last_line(text: bytes) -> str:
     lines = text.decode(errors="replace").strip().splitlines()
     return lines[-1].strip().rstrip(".") if lines else ""
-
-
-def _changed(connection: SshConnection, _match: re.Match[str]) -> str:
-    return (
-        f"The host key of {connection.description} has changed since it was last used: either the device was installed "
-        "anew, or another machine answers in its place. If it was installed anew, forget the old key: "
-        f"ssh-keygen -R {shlex.quote(connection._known_as())}"
-    )
-
-
-def _unknown(connection: SshConnection, _match: re.Match[str]) -> str:
-    return (
-        f"The host key of {connection.description} is not known to this machine. Connect once by hand, compare the "
-        f"fingerprint that is shown with the device's, and answer yes: {connection._command('ssh')}"
-    )
-
-
-def _no_host(connection: SshConnection, match: re.Match[str]) -> str:
-    return (
-        f"{connection.description} cannot be reached: there is no host {match['host']!r}. Check the name, or write its "
-        "address in numbers."
-    )
-
-
-def _denied(connection: SshConnection, _match: re.Match[str]) -> str:
-    return (
-        f"{connection.description} does not accept this machine's keys; passwords are never asked for. Install a key "
-        f"there: {connection._command('ssh-copy-id')}"
-    )
-
-
-def _unprotected(connection: SshConnection, match: re.Match[str]) -> str:
-    return (
-        f"{connection.description} cannot be reached: other users may read the private key {match['key']!r}, so ssh "
-        f"does not use it. Take that right away: chmod 600 {shlex.quote(match['key'])}"
-    )
-
-
-def _refused(connection: SshConnection, match: re.Match[str]) -> str:
-    return (
-        f"{connection.description} refuses connections at the port {match['port']}. Start the SSH server there, on "
-        "Debian and Ubuntu: systemctl start ssh; or name another port: ssh:USER@HOST:PORT"
-    )
-
-
-def _silent(connection: SshConnection, _match: re.Match[str]) -> str:
-    return (
-        f"{connection.description} does not answer. Check that the device is switched on and in the same network, and "
-        "that no firewall is between."
-    )
-
-
-def _misconfigured(connection: SshConnection, match: re.Match[str]) -> str:
-    return f"{connection.description} cannot be reached: ssh does not accept its configuration: {match['line'].strip()}"
-
-
-#: What ssh prints, and what it means; the first that is found counts.
-_REASONS: dict[str, Callable[[SshConnection, re.Match[str]], str]] = {
-    r"REMOTE HOST IDENTIFICATION HAS CHANGED": _changed,
-    r"Host key verification failed": _unknown,
-    r"Could not resolve hostname (?P<host>[^\s:]+)": _no_host,
-    r"Permissions \S+ for '(?P<key>[^']+)' are too open": _unprotected,
-    r"Permission denied \(|Too many authentication failures": _denied,
-    r"port (?P<port>\d+): Connection refused": _refused,
-    r"timed out|No route to host|Network is unreachable|Host is down": _silent,
-    r"(?P<line>.*(?:Bad configuration option|Bad owner or permissions|[Uu]nsupported option).*)": _misconfigured,
-}
 
 
 def _end(owner: int, folder: Path, host: str) -> None:

@@ -88,6 +88,10 @@ class ToolBench(LocalBench):
                 _times(stage.compiled, each_array(inputs), 1)
         self._keep(subject, stage, inputs)
 
+    def cool_down(self) -> bool:
+        """Wait for a device that heat slows down."""
+        return self.runtime.cooling.wait()
+
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Run the reference network, and then a network."""
         calls = calls and self.calls

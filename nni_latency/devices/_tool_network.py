@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from nni_latency.devices import _agent
 from nni_latency.devices._place import find_holes
 from nni_latency.devices._tool import Start, UnreadableError, Written
 from nni_latency.measurement import CandidateError
@@ -18,9 +18,6 @@ from nni_latency.measurement.runtimes import ProfiledRun
 
 if TYPE_CHECKING:
     from nni_latency.devices._tool_device import ToolDevice
-
-#: Numbers of a weight after which they repeat, so that weights are sent compressed.
-_PERIOD = 2048
 
 
 class ToolNetwork:
@@ -87,13 +84,10 @@ def with_repeats(data: bytes, weights: Iterable[NDArray[Any]]) -> bytes:
     Examples
     --------
     >>> import zlib
+    >>> import numpy as np
     >>> values = np.arange(8192, dtype=np.float32)
     >>> made = with_repeats(b"head" + values.tobytes() + b"tail", [values])
     >>> made[:4], made[-4:], len(made), len(zlib.compress(made, 1)) < 12000
     (b'head', b'tail', 32776, True)
     """
-    found = bytearray(data)
-    for number, (at, length, _, scale) in enumerate(find_holes(data, weights)):
-        period = np.random.default_rng(number).standard_normal(_PERIOD, np.float32) * np.float32(scale)
-        found[at : at + length] = np.resize(period, length // 4).tobytes()
-    return bytes(found)
+    return _agent.expand(_agent.shrink(data, find_holes(data, weights)))

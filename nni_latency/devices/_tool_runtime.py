@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nni_latency.devices._device_runtime import DeviceRuntime
+from nni_latency.devices._connection import DeviceError
+from nni_latency.devices._device_runtime import DeviceRuntime, platform_facts
 from nni_latency.devices._tool import FILES, Form
 from nni_latency.devices._tool_bench import ToolBenches
 from nni_latency.devices._tool_device import ToolDevice
 from nni_latency.devices._tool_network import ToolNetwork
 from nni_latency.devices._tool_onnxruntime_perf_test import events_of
+from nni_latency.devices._waiting import Cooling
 from nni_latency.errors import MeasurementError
 from nni_latency.imports import require
 from nni_latency.measurement import Benches, CandidateError, Limits, Meter
@@ -34,7 +36,7 @@ from nni_latency.measurement.runtimes import (
     ProfiledRun,
     ProfiledRuntime,
 )
-from nni_latency.platforms import FACTS, RUNTIME_FACT, Conditions, Platform, device_slug
+from nni_latency.platforms import RUNTIME_FACT, Conditions, Platform, device_slug
 
 
 class ToolRuntime(DeviceRuntime):
@@ -63,6 +65,7 @@ class ToolRuntime(DeviceRuntime):
         self.inner: ExportedRuntime = (
             make(lambda _module, _settings: _ToolPlace(device)) if make is not None else _exporting(device)
         )
+        self.cooling = Cooling(device.connection, self._heat, device.on_wait)
         self.name = device.tool.runtime
         self.supports_layer_timing, self.divides = self.inner.supports_layer_timing, self.inner.divides
         self.sees_calls, self.takes_onnx = self.inner.sees_calls, self.inner.takes_onnx
@@ -71,8 +74,7 @@ class ToolRuntime(DeviceRuntime):
     @cached_property
     def platform(self) -> Platform:
         """The platform of the device."""
-        known = self.device.known.facts(on_gpu=self.device.tool.on_gpu)
-        facts = {fact.name: known[fact.name] for fact in FACTS if fact.name in known}
+        facts = platform_facts(self.device.known.facts(on_gpu=self.device.tool.on_gpu))
         cores = ",".join(map(str, self.device.cores))
         if cores:
             facts["cpu_affinity"] = cores
@@ -103,6 +105,13 @@ class ToolRuntime(DeviceRuntime):
     def conditions(self) -> Conditions:
         """Say what the device is like at this moment."""
         return self.device.known.conditions()
+
+    def _heat(self) -> Mapping[str, Any]:
+        try:
+            return self.device.known.heat()
+        except DeviceError:
+            # It is lost, and the next start of the tool waits until it is back.
+            return {"cpu_hot": False}
 
     def speeds(self) -> dict[str, float]:
         """Raise `MeasurementError`: a benchmark binary multiplies no matrices on demand."""

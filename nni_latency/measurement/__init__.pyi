@@ -1,6 +1,6 @@
 from ._attribution import CallMap, NetworkCalls, attribute, operator_times
 from ._bench import Bench, CandidateError, LocalBench, Visited, WorkerDiedError, as_subject_error
-from ._campaign import Campaign, measure_network
+from ._campaign import SLOWED, Campaign, measure_network
 from ._cold import NETWORK_TRAFFIC, cold_chain, flush_size, near_flush_size
 from ._isolation import Benches, IsolatedBench, Limits, LocalBenches, WorkerProcess
 from ._memory import activation_memory, cuda_activation_memory, parameter_memory
@@ -30,6 +30,7 @@ from ._timing import (
 __all__ = [
     "BEING_MEASURED",
     "NETWORK_TRAFFIC",
+    "SLOWED",
     "Bench",
     "Benches",
     "Build",

@@ -95,6 +95,16 @@ class Bench(ABC):
         for keys, calls in asked:
             yield Visited(self.visit(keys, calls=calls))
 
+    def cool_down(self) -> bool:
+        """Wait until heat does not slow the device down; called before every round, and not part of its time.
+
+        Returns
+        -------
+        bool
+            Whether it is not slowed down. False, where waiting was in vain; True, as by default, where that is unknown.
+        """
+        return True
+
     @abstractmethod
     def begin(self, key: str) -> None:
         """Get ready for `step`: the input of the network whose first subject has this key."""

@@ -25,6 +25,9 @@ _WARM = 0.05
 #: How often a network may fail for no reason that can be found before measuring is given up.
 _MAX_UNEXPLAINED_FAILURES = 3
 
+#: The moment at which a device was waited for in vain, see `Bench.cool_down`.
+SLOWED = "slowed"
+
 #: The protocol by default.
 _ONCE = Protocol(n_warmup=1, n_run=10, rounds=10, time_budget=5.0, half_width=0.0, processes=1)
 
@@ -108,6 +111,11 @@ class Campaign:
     def _note(self, moment: str) -> None:
         self.log.note(moment, self.benches.conditions().as_dict())
 
+    def note_slowed(self) -> None:
+        """Note once what a device was like that heat slowed down although it was waited for."""
+        if SLOWED not in self.log.conditions:
+            self._note(SLOWED)
+
     def note_worker(self, worker: str) -> None:
         """Note from which record on, counted from 0, which machine of a farm takes them."""
         if worker != self._worker:
@@ -147,6 +155,7 @@ class _Session:
         """Warm up, then measure rounds."""
         self._warm_up()
         while self._next():
+            self._cool_down()
             records = self._visit_all(self._round, keep=True)
             if records:
                 self.schedule.observe(records)
@@ -196,12 +205,20 @@ class _Session:
         while len(totals) < self.schedule.warm_up and not windows_agree(totals, 1, _WARM):
             if not self._next() or (totals and spent > budget * self.schedule.warm_up_share / self.schedule.processes):
                 return
+            self._cool_down()
             records = self._visit_all(self._round, keep=False)
             # Of the visits alone: a machine of a farm may have had to be waited for.
             duration = sum(record.duration for record in records)
             if records:
                 totals.append(sum(sum(record.whole) for record in records))
                 spent += duration
+
+    def _cool_down(self) -> None:
+        """Let the bench wait for a device that heat slows down, which costs no budget; note where that is in vain."""
+        begin = self.campaign.clock()
+        if not self.bench.cool_down():
+            self.campaign.note_slowed()
+        self._since += self.campaign.clock() - begin
 
     def _check_budget(self, records: Sequence[Record]) -> None:
         """Raise `InvalidValueError` as soon as a part of a round takes longer than the budget."""

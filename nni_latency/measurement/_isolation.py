@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nni_latency.errors import LatencyError, MeasurementError
+from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, WorkerDiedError
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Visit
@@ -68,9 +68,19 @@ class LocalBenches(Benches):
         What is read besides the clock.
     limits : Limits, optional
         What the worker processes may use.
+
+    Raises
+    ------
+    InvalidValueError
+        If the runtime runs on another device: the round trip would be timed.
     """
 
     def __init__(self, runtime: Runtime, meters: Sequence[Meter] = (), limits: Limits | None = None) -> None:
+        if not runtime.runs_here:
+            raise InvalidValueError(
+                f"LocalBenches measures on this machine, and the runtime {runtime.name!r} runs on another device. Take "
+                "runtime.benches() instead."
+            )
         self.runtime = runtime
         self.meters = tuple(meters)
         self.limits = limits

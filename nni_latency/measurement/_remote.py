@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from nni_latency.errors import MeasurementError, RemoteError, UnknownNameError
-from nni_latency.hook_checks import CONTEXT, Check, Guard, Pluggable, instance_of, is_text
+from nni_latency.hook_checks import CONTEXT, Check, Guard, PluggableContext, instance_of, is_text
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -72,7 +71,7 @@ def _are(kind: type[Any]) -> Check:
     )
 
 
-class Remote(Pluggable, ABC):
+class Remote(PluggableContext, ABC):
     """Other machines that measure, or fit, for this one. A context manager; safe in several threads.
 
     A runtime of such machines is a `Runtime` whose `benches` open benches there, so that everything that takes a
@@ -153,13 +152,3 @@ class Remote(Pluggable, ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave them; what is measured there fails."""
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave them."""
-        self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,9 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
 
 
 def ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
-    """Return the nodes of a graph in topological order; the order of the file if it is topological.
+    """Return the nodes that the outputs of a graph need, in topological order; that of the file if it is one.
+
+    Runtimes remove the other nodes, which converters leave behind.
 
     Returns
     -------
@@ -124,7 +126,19 @@ def ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
             raise InvalidValueError(
                 f"The graph of {str(path)!r} is cyclic: {names} take results of each other."
             ) from error
-    return [(place, nodes[place]) for place in places]
+    needed = _needed([makers[item.name] for item in graph.output if item.name in makers], sources)
+    return [(place, nodes[place]) for place in places if place in needed]
+
+
+def _needed(wanted: list[int], sources: Sequence[Iterable[int]]) -> set[int]:
+    """Return the nodes on which the wanted ones depend, themselves included."""
+    found: set[int] = set()
+    while wanted:
+        place = wanted.pop()
+        if place not in found:
+            found.add(place)
+            wanted += sources[place]
+    return found
 
 
 def _taken(node: Any) -> list[str]:

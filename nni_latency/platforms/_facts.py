@@ -54,6 +54,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("memory", "main memory [byte]"),
     Fact("virtualised", "whether the machine runs under a hypervisor"),
     Fact("load", "mean number of running processes over the last minute, when it began"),
+    Fact("gpu_name", "name of the GPU of a device on whose processor was measured"),
     Fact("gpu_memory", "memory of the GPU [byte]", identity=True),
     Fact("gpu_driver", "version of the GPU driver"),
     Fact("gpu_power_limit", "power limit of the GPU [W]"),

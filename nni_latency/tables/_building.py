@@ -13,6 +13,7 @@ from nni_latency.database import open_store
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import reserved
 from nni_latency.measurement import (
+    SLOWED,
     Benches,
     Campaign,
     CampaignHeader,
@@ -175,7 +176,10 @@ class Measured:
         if set(self.conditions) >= {"before", "after"}:
             before, after = (Conditions.from_dict(self.conditions[moment]) for moment in ("before", "after"))
             fields["conditions"] = {"before": before.as_dict(), "after": after.as_dict()}
-            fields["remarks"] = (*known, *map(str, remarks_on(before, after)), *self._metered(before, after))
+            slowed = self.conditions.get(SLOWED, {})
+            hot = {name: slowed[name] for name in ("cpu_slowed", "cpu_temperature") if name in slowed}
+            remarks = remarks_on(before, replace(after, **hot))
+            fields["remarks"] = (*known, *map(str, remarks), *self._metered(before, after))
         return replace(result, **fields)
 
     def _metered(self, before: Conditions, after: Conditions) -> Iterator[str]:

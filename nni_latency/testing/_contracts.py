@@ -86,7 +86,7 @@ def check_runtime(runtime: Runtime, module: nn.Module | None = None, input_shape
     expect(isinstance(runtime.name, str) and bool(runtime.name), "'name' must be a text that is not empty.")
     expect(runtime.platform.runtime == runtime.name, "'platform.runtime' must be the runtime's 'name'.")
     expect(runtime.platform == runtime.platform, "'platform' must be the same whenever it is read.")
-    for flag in ("supports_layer_timing", "portable", "sees_calls", "takes_onnx"):
+    for flag in ("supports_layer_timing", "portable", "runs_here", "sees_calls", "takes_onnx"):
         value = getattr(runtime, flag)
         expect(isinstance(value, bool), f"{flag!r} must be True or False. Got {value!r}.")
     _check_clock(runtime)

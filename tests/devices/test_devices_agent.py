@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy_runtime import device_runtime
 
-from nni_latency.devices import PythonConnection, Session, _agent, _probe
+from nni_latency.devices import PythonConnection, Session, ShellFacts, _agent, _probe
 from nni_latency.platforms import FACTS, Conditions, Platform
 
 _ADAPTER = Path(__file__).parents[1] / "numpy_adapter.py"
@@ -126,6 +127,56 @@ def test_facts_of_a_board_are_read(tmp_path):
     assert found["memory"] == 3884344 * 1024
 
 
+_TEGRA = (
+    "# R32 (release), REVISION: 7.1, GCID: 29818004, BOARD: t210ref, EABI: aarch64, DATE: Sat Feb 19 17:05:08 UTC 2022"
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"etc/nv_tegra_release": _TEGRA, "proc/device-tree/model": "NVIDIA Jetson Nano Developer Kit\0"},
+            {"gpu_name": "NVIDIA Jetson Nano Developer Kit", "gpu_driver": "L4T 32.7.1"},
+        ),
+        ({"sys/class/kgsl/kgsl-3d0/gpu_model": "Adreno640v2\n"}, {"gpu_name": "Adreno640v2"}),
+        (
+            {"sys/class/misc/mali0/device/gpuinfo": "Mali-G57 5 cores r0p1 0x9091\n"},
+            {"gpu_name": "Mali-G57 5 cores r0p1"},
+        ),
+        ({}, {}),
+    ],
+    ids=["Jetson", "Adreno", "Mali", "none"],
+)
+def test_gpu_of_a_board_or_phone_is_read(tmp_path, files, expected):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(content)
+    assert _agent.gpu(f"{tmp_path}/") == expected
+    assert expected.items() <= _agent.facts(f"{tmp_path}/").items()
+
+
+@pytest.mark.parametrize(
+    ("memory", "known"), [("81559", {"gpu_memory": 81559 * 2**20}), ("[N/A]", {})], ids=["own memory", "shared memory"]
+)
+def test_gpu_of_nvidia_is_read(tmp_path, monkeypatch, memory, known):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "NVIDIA H100 80GB HBM3, 550.90.07, {memory}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    named = {"gpu_name": "NVIDIA H100 80GB HBM3", "gpu_driver": "550.90.07"}
+    assert _agent.gpu() == {**named, **known}
+    # What the processor computes is not told apart by the memory of a GPU beside it.
+    runtime = device_runtime()
+    found = runtime.platform
+    runtime.close()
+    assert named.items() <= found.facts.items()
+    assert found.id == Platform.current().id.replace("torch", "numpy")
+    assert not any(name.startswith("gpu") for name in found.identity)
+    on_gpu = ShellFacts(PythonConnection(sys.executable)).facts(on_gpu=True)
+    assert (on_gpu["device_name"], on_gpu.get("gpu_memory")) == ("NVIDIA H100 80GB HBM3", known.get("gpu_memory"))
+
+
 def test_conditions_are_those_of_this_package(tmp_path):
     found = Conditions.from_dict(_agent.conditions())
     assert set(_agent.conditions()) <= set(vars(found))
@@ -228,3 +279,14 @@ def _lives(process):
 def _close(process):
     for pipe in (process.stdin, process.stdout, process.stderr):
         pipe.close()
+
+
+def test_agent_works_where_files_can_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", f"{tmp_path}/absent")
+    connection = PythonConnection(sys.executable)
+    connection.folder = str(tmp_path)
+    session = Session(connection, _ADAPTER, {"threads": 1})
+    session.open()
+    assert list(tmp_path.glob("nni_latency.agent.*"))
+    session.close()
+    assert not list(tmp_path.iterdir())

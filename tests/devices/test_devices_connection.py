@@ -224,3 +224,13 @@ def test_connection_in_forty_lines_keeps_the_contract(tmp_path):
             )
 
     check_connection(Elsewhere())
+
+
+def test_temporary_folder_is_made_where_files_can_be_written(here, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", f"{tmp_path}/absent")
+    monkeypatch.setattr(here, "folder", str(tmp_path))
+    assert here.make_folder().startswith(f"{tmp_path}/nni_latency.")
+    monkeypatch.setattr(here, "folder", f"{tmp_path}/absent")
+    made = here.make_folder()
+    here.remove_folder(made)
+    assert made.startswith("/tmp/nni_latency.")

@@ -41,7 +41,6 @@ def server(monkeypatch):
 
 @pytest.fixture
 def device(server):
-    # The lock of a device has the name of its folder, and a socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="t") as folder, SshConnection(server.address) as connection:
         connection.python, connection.folder = sys.executable, folder
         yield connection

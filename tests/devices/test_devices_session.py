@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy_runtime import device_runtime, script
 
-from nni_latency.devices import DeviceError, PythonConnection, Session, _agent, _session
+from nni_latency.devices import DeviceError, PythonConnection, Session, _agent, _session, _waiting
 from nni_latency.devices._place import find_holes
 from nni_latency.measurement import CandidateError, WorkerDiedError
 
@@ -202,7 +202,7 @@ def test_clock_of_the_day_may_step(tmp_path):
 
 
 def test_one_agent_measures_at_a_time(monkeypatch):
-    monkeypatch.setattr(_session, "_FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(_waiting, "_PAUSE", 0.05)
     waits = []
     first, second = _session_of(), _session_of(on_wait=waits.append, patience=0.3)
     first.lock()

@@ -35,7 +35,7 @@ def _runtime(path, kind, address, python, folder, patience=600.0):
     """Make the runtime of a device, in the process of a worker that has this search path."""
     os.environ["PATH"] = path
     connection = kind(address)
-    connection.python, connection.folder = python, folder
+    connection.python, connection.folder, connection.lock_folders = python, folder, (folder,)
     runtime = device_runtime(connection)
     runtime.place.session.patience = patience
     return runtime
@@ -54,7 +54,6 @@ def _measured(benches, rounds, on_progress=lambda _state: None):
 
 @pytest.fixture
 def folder():
-    # The lock of a device has the name of its folder, and a socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="t") as made:
         yield made
 

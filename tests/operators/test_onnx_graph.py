@@ -308,3 +308,15 @@ def test_deep_network_is_read(tmp_path):
     graph = read_onnx(_save(tmp_path / "net.onnx", nodes, [_value("t0", 1, 2)], [_value("t3000")]))
     assert len(graph.operators) == 3000
     assert len(graph_key(graph)) == 32
+
+
+def test_nodes_that_no_output_needs_are_left_out(tmp_path):
+    """Runtimes remove them. A branch needs what it takes from the graph around it."""
+    unused = [helper.make_node("Exp", ["x"], ["e"], "unused"), helper.make_node("Log", ["e"], ["l"], "behind")]
+    weight = helper.make_graph([helper.make_node("Abs", ["n"], ["a"], "inner")], "b", [], [_value("a", 1, 8)])
+    choice = helper.make_node("If", ["c"], ["y"], "choice", then_branch=weight, else_branch=weight)
+    used = [helper.make_node("Neg", ["x"], ["n"], "used"), choice]
+    inputs = [_value("x", 1, 8), _value("c", kind=onnx.TensorProto.BOOL)]
+    inputs[1].type.tensor_type.shape.SetInParent()
+    graph = read_onnx(_save(tmp_path / "net.onnx", [*unused, *used], inputs, [_value("y", 1, 8)]))
+    assert [item.op.kind for item in graph.operators] == ["neg", "abs"]

@@ -96,7 +96,9 @@ class Runtime(Pluggable, ABC):
             lambda value: all(hasattr(value, name) for name in ("resolution", "mark", "intervals")),
         ),
         "least_runs": COUNT,
-        **dict.fromkeys(("supports_layer_timing", "portable", "divides", "sees_calls", "takes_onnx"), FLAG),
+        **dict.fromkeys(
+            ("supports_layer_timing", "portable", "runs_here", "divides", "sees_calls", "takes_onnx"), FLAG
+        ),
     }
 
     #: Its name in platform ids, such as ``torch``.
@@ -108,6 +110,10 @@ class Runtime(Pluggable, ABC):
 
     #: Whether it can be pickled and measure in a worker process just as well as in this one.
     portable: bool = True
+
+    #: Whether networks run on this machine. Those of a device are measured by the benches that `benches` returns, and
+    #: never by `LocalBenches`.
+    runs_here: bool = True
 
     #: Whether it compiles a network whole and reports afterwards what each part of it took. A chain is then joined to
     #: one network, and `divide` returns the times of its parts.

@@ -204,6 +204,7 @@ class _OpenBench:
         self._held.add(key)
 
     def _visit(self, job: Job) -> Iterator[Visited]:
+        self._bench.cool_down()
         begin = time.monotonic()
         for keys, calls in job.asked:
             since = time.perf_counter()

@@ -28,7 +28,7 @@ class FarmRuntime(Runtime):
         As for `FarmBenches`.
     """
 
-    portable = False
+    portable = runs_here = False
 
     def __init__(self, farm: JobRunner, announcement: Announcement, outer: Announcement | None = None) -> None:
         self._farm, self._announcement, self._outer = farm, announcement, outer

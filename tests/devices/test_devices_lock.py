@@ -1,0 +1,132 @@
+"""The lock of a device: agents and benchmark binaries exclude each other, whatever their temporary folders are."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from numpy_runtime import conv, device_runtime
+
+from nni_latency.devices import DeviceRuntime, PythonConnection, ToolDevice, ToolRuntime, read_tool, tool_of
+from nni_latency.measurement import Protocol, Subject
+
+pytestmark = pytest.mark.skipif(shutil.which("flock") is None, reason="this machine has no flock")
+
+_PLUGINS = Path(__file__).parents[2] / "plugins"
+
+_QUICK = Protocol(n_run=2, rounds=2, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
+
+_TOOL = """
+name = "npu"
+format = "onnx"
+command = ["{binary}", "1", "us", "{model}"]
+
+[samples]
+pattern = "([0-9]+) us"
+unit = "us"
+"""
+
+
+def _agent(connection, _folder, on_wait):
+    return device_runtime(connection, on_wait)
+
+
+def _tool(connection, folder, on_wait):
+    (folder / "t.toml").write_text(_TOOL)
+    return ToolRuntime(ToolDevice(connection, read_tool(folder / "t.toml"), "/bin/echo", on_wait=on_wait))
+
+
+def _connection(folders):
+    connection = PythonConnection(sys.executable)
+    connection.lock_folders = folders
+    return connection
+
+
+def _measured_in_turn(first, second, waits):
+    """Measure with a runtime while another one measures, until it waits for that one."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(first.close)
+        opened = stack.enter_context(contextlib.ExitStack())
+        opened.enter_context(first.benches().open(_QUICK))
+
+        def note(sentence):
+            waits.append(sentence)
+            opened.close()
+
+        runtime = second(note)
+        stack.callback(runtime.close)
+        with runtime.benches().open(_QUICK) as bench:
+            bench.admit(Subject("net", conv, (1, 4, 8, 8), "network"))
+            assert min(bench.visit(["net"]).whole) > 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(_agent, _tool), (_tool, _agent)], ids=["agent first", "binary first"])
+def test_agent_and_binary_exclude_each_other(tmp_path, monkeypatch, first, second):
+    connection, waits = _connection((str(tmp_path),)), []
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folders[0]))
+    held = first(connection, tmp_path, waits.append)
+    monkeypatch.setenv("TMPDIR", str(folders[1]))
+    _measured_in_turn(held, partial(second, connection, tmp_path), waits)
+    assert waits == [f"Waiting for python:{sys.executable}: another process measures there"]
+    assert not list(folders[0].iterdir()) and not list(folders[1].iterdir())
+
+
+def _onnxruntime(connection, _folder, on_wait):
+    sys.path.append(str(_PLUGINS / "nni_latency_onnxruntime"))
+    plugin = importlib.import_module("nni_latency_onnxruntime")
+    return DeviceRuntime(lambda place: plugin.OnnxRuntime(place=place), connection, on_wait)
+
+
+def _benchmark_app(connection, _folder, on_wait):
+    binary = str(Path(sys.executable).with_name("benchmark_app"))
+    return ToolRuntime(ToolDevice(connection, tool_of("benchmark_app"), binary, on_wait=on_wait))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(_onnxruntime, _benchmark_app), (_benchmark_app, _onnxruntime)])
+def test_onnxruntime_and_benchmark_app_exclude_each_other(tmp_path, first, second):
+    for package in ("onnxruntime", "openvino"):
+        pytest.importorskip(package)
+    connection, waits = _connection((str(tmp_path),)), []
+    _measured_in_turn(first(connection, tmp_path, waits.append), partial(second, connection, tmp_path), waits)
+    assert waits == [f"Waiting for python:{sys.executable}: another process measures there"]
+
+
+@pytest.mark.parametrize("make", [_agent, _tool])
+def test_first_folder_that_can_be_opened_is_locked(tmp_path, make):
+    both = [_connection((f"{tmp_path}/absent", str(tmp_path))), _connection((str(tmp_path), "/"))]
+    waits = []
+    _measured_in_turn(make(both[0], tmp_path, waits.append), partial(make, both[1], tmp_path), waits)
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize("make", [_agent, _tool])
+def test_device_without_such_a_folder_has_no_lock(tmp_path, make):
+    connection, waits = _connection((f"{tmp_path}/absent",)), []
+    first, second = (make(connection, tmp_path, waits.append) for _ in range(2))
+    with first.benches().open(_QUICK), second.benches().open(_QUICK):
+        assert waits == []
+    first.close()
+    second.close()
+
+
+def test_lock_of_an_agent_that_is_killed_is_free(tmp_path):
+    connection, waits = _connection((str(tmp_path),)), []
+    first, second = device_runtime(connection, waits.append), device_runtime(connection, waits.append)
+    with first.benches().open(_QUICK):
+        os.kill(first.place.session._line._process.pid, signal.SIGKILL)
+        first.place.session._line._process.wait(30)
+        with second.benches().open(_QUICK):
+            assert waits == []
+    first.close()
+    second.close()
