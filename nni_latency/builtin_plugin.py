@@ -55,8 +55,8 @@ def register_runtimes(register: Register) -> None:
         register(name, partial(_torch_runtime, kind))
         register(f"{name}-nhwc", partial(_torch_runtime, kind, channels_last=True))
     for name in ("benchmark_model", "benchncnn", "onnxruntime_perf_test", "trtexec", "benchmark_app"):
-        register(name, partial(loading.load_tool, name))
-    register("tool", loading.load_own_tool)
+        register(name, partial(loading.load_tool, name, file=None))
+    register(loading.OWN_TOOL, partial(loading.load_tool, loading.OWN_TOOL))
 
 
 @hookimpl

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-import nni_latency.loading
 from nni_latency.energy import DeviceFacts, MeasuredOperator, PortableModel
 from nni_latency.errors import FileFormatError, InvalidValueError, MissingEntryError, PluginError, UnknownNameError
 from nni_latency.estimators import TableEstimator
@@ -46,7 +45,7 @@ def _plugins(monkeypatch):
     registry = Registry(
         estimators={name: Registration(name, factory, "mine", "estimator") for name, factory in factories.items()}
     )
-    monkeypatch.setattr(nni_latency.loading, "load_registry", lambda: registry)
+    monkeypatch.setattr("nni_latency.loading._estimators.load_registry", lambda: registry)
 
 
 def test_estimator_is_returned_as_it_is():

@@ -27,9 +27,7 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z]")
 _PROGRAMS = (
     "pip install",
     "nvidia-smi",
-    "cpupower",
     "taskset",
-    "--governor",
     "nni-latency learn kernels",
     "nni-latency profile --measure",
 )

@@ -248,7 +248,14 @@ def registered(plugin, monkeypatch):
             register("it", factory)
 
         registry = collect([_BUILTIN, plugin("theirs", **{f"register_{kind}s": hook})])
-        for place in ("cli._added", "loading", "spaces._finding", "cli._measuring"):
+        for place in (
+            "cli._added",
+            "loading._connections",
+            "loading._estimators",
+            "loading._runtimes",
+            "spaces._finding",
+            "cli._measuring",
+        ):
             monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
         return registry
 

@@ -41,7 +41,6 @@ class _ActsOptions:
     plot: Path | None = output_option(
         "PNG file of the fit and its residuals; with --test, of predicted against measured latency.", rare=True
     )
-    seed: int = option("Random seed for the order of the points.", type=click.IntRange(0), default=0, rare=True)
 
 
 @click.command("device", cls=ReportingCommand)
@@ -100,7 +99,7 @@ def _measure(
     ) as measuring:
         points = micro_benchmarks.run_benchmarks(
             runtime,
-            ending.of(usual, runtime.platform.threads, fit.seed),
+            ending.of(usual, runtime.platform.threads),
             out,
             overwrite=outputs().overwrite,
             **measuring.how,

@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "table": "nni_latency.cli._table",
     "dataset": "nni_latency.cli._dataset",
     "db": "nni_latency.cli._db",
+    "devices": "nni_latency.cli._devices",
     "plugins": "nni_latency.cli._plugins",
 }
 
@@ -48,6 +49,7 @@ _SUMMARIES = {
     "table": "Convert lookup tables, and make tables of others.",
     "dataset": "Write networks as ONNX files, and measure them: data sets to learn from.",
     "db": "Inspect, share and clean up the database of measurements.",
+    "devices": "Check other devices: reached, ready to measure, and what to do if not.",
     "plugins": "List what plugins registered, such as runtimes and estimators.",
 }
 

@@ -70,7 +70,10 @@ class PlatformOptions:
     """
 
     device: str = device_option()
-    runtime: str = option("Runtime that executes the networks.", default="torch")
+    runtime: str = option(
+        "Runtime that executes the networks; 'nni-latency plugins' lists all, and which run on other devices.",
+        default="torch",
+    )
     runtime_options: tuple[tuple[str, Any], ...] = runtime_option(rare=True)
     precision: str = option("Numeric precision.", type=click.Choice(PRECISIONS), default="fp32")
     threads: int = threads_option(rare=True)

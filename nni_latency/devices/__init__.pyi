@@ -1,4 +1,5 @@
 from ._adb import AdbConnection
+from ._check import DeviceCheck, check_device, check_devices
 from ._connection import Completed, Connection, DeviceError, PythonConnection
 from ._device_bench import DeviceBench, DeviceBenches
 from ._device_runtime import DeviceRuntime
@@ -22,6 +23,7 @@ __all__ = [
     "Connection",
     "DeviceBench",
     "DeviceBenches",
+    "DeviceCheck",
     "DeviceError",
     "DevicePlace",
     "DeviceRuntime",
@@ -40,6 +42,8 @@ __all__ = [
     "ToolRuntime",
     "UnreadableError",
     "Written",
+    "check_device",
+    "check_devices",
     "devices_file",
     "parse_cores",
     "read_devices",

@@ -105,13 +105,13 @@ class DeviceBench(LocalBench):
 
     def __enter__(self) -> DeviceBench:
         """Take the device, and start another process there."""
-        self._line.lock()
+        self.runtime.take()
         try:
             self._line.timeout = self.protocol.timeout
             self._line.renew()
             super().__enter__()
         except BaseException:
-            self._line.unlock()
+            self.runtime.give_back()
             raise
         return self
 
@@ -120,7 +120,7 @@ class DeviceBench(LocalBench):
     ) -> None:
         """Let go of all subjects, and give the device back."""
         super().__exit__(kind, error, trace)
-        self._line.unlock()
+        self.runtime.give_back()
 
     def admit(self, subject: Subject) -> None:
         """Load a subject, which runs it on its own inputs."""

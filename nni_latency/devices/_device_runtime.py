@@ -46,6 +46,9 @@ class DeviceRuntime(Runtime):
 
     portable = runs_here = False
 
+    #: How often the device is held.
+    _holders = 0
+
     def __init__(
         self,
         make: Callable[[MakePlace], Runtime],
@@ -146,6 +149,30 @@ class DeviceRuntime(Runtime):
                 "the meter."
             )
         return DeviceBenches(self)
+
+    def take(self) -> None:
+        """Hold the device until `give_back` is called as often, so that no other process measures there meanwhile.
+
+        Raises
+        ------
+        DeviceError
+            If another process holds it for long, or it is lost.
+        """
+        if not self._holders:
+            self._lock()
+        self._holders += 1
+
+    def give_back(self) -> None:
+        """End what `take` began."""
+        self._holders -= 1
+        if not self._holders:
+            self._unlock()
+
+    def _lock(self) -> None:
+        self.place.session.lock()
+
+    def _unlock(self) -> None:
+        self.place.session.unlock()
 
     def conditions(self) -> Conditions:
         """Say what the device is like at this moment."""

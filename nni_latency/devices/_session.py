@@ -33,9 +33,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 #: What is sent in one frame at most [byte].
 _LARGEST_FRAME = 2**24
 
-#: Where wheels are, for processors for which PyPI has none.
-_PIWHEELS = dict.fromkeys(("armv6l", "armv7l"), "https://www.piwheels.org/simple")
-
 
 class LostError(DeviceError):
     """Raised when the line to a device broke; it may come back."""
@@ -316,13 +313,12 @@ class Session:
         """Say what a Python of the device lacks, and how to get it."""
         package, machine = module.partition(".")[0], self.hello.get("machine", "")
         python = self.connection.python
-        install = "pip install" if machine not in _PIWHEELS else "pip install --extra-index-url " + _PIWHEELS[machine]
         imported = re.findall(r"^(?:import|from) (\w+)", self._adapter.read_text(encoding="utf-8"), re.MULTILINE)
         outside = [name for name in imported if name not in sys.stdlib_module_names]
-        names = " ".join(name.replace("_", "-") for name in dict.fromkeys(["numpy", *outside]))
+        names = [name.replace("_", "-") for name in dict.fromkeys(["numpy", *outside])]
         return (
             f"{python!r} of {self.connection.description} (Python {self.hello.get('python', '?')}, {machine}) cannot "
-            f"load {package!r} ({reason}). Install it there: {python} -m {install} {names}"
+            f"load {package!r} ({reason}). Install it there: {install_command(python, names)}"
         )
 
     def _again(self, do: Callable[[], Any]) -> Any:
@@ -357,6 +353,11 @@ class Session:
                 pause, reason = min(2 * pause, _LONGEST_PAUSE), str(again).rstrip(".")
             else:
                 return
+
+
+def install_command(python: str, packages: Sequence[str]) -> str:
+    """Return the command by which a Python of a device gets packages."""
+    return f"{python} -m pip install {' '.join(packages)}"
 
 
 def _close_all(lines: list[_Line]) -> None:

@@ -66,9 +66,8 @@ class ToolBench(LocalBench):
         device = self.runtime.device
         device.timeout, device.warmups, device.longest = self.protocol.timeout, self.protocol.n_warmup, self._longest
         with contextlib.ExitStack() as opening:
-            if device.lock is not None:
-                device.lock.take()
-                opening.callback(device.lock.give_back)
+            self.runtime.take()
+            opening.callback(self.runtime.give_back)
             super().__enter__()
             opening.pop_all()
         return self
@@ -78,8 +77,7 @@ class ToolBench(LocalBench):
     ) -> None:
         """Let go of all subjects, and give the device back."""
         super().__exit__(kind, error, trace)
-        if self.runtime.device.lock is not None:
-            self.runtime.device.lock.give_back()
+        self.runtime.give_back()
 
     def admit(self, subject: Subject) -> None:
         """Load a subject, which is sent and run once."""

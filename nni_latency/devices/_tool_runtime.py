@@ -94,6 +94,14 @@ class ToolRuntime(DeviceRuntime):
         _ = super().benches(meters, limits)
         return ToolBenches(self)
 
+    def _lock(self) -> None:
+        if self.device.lock is not None:
+            self.device.lock.take()
+
+    def _unlock(self) -> None:
+        if self.device.lock is not None:
+            self.device.lock.give_back()
+
     def conditions(self) -> Conditions:
         """Say what the device is like at this moment."""
         return self.device.known.conditions()

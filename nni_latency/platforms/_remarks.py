@@ -103,8 +103,8 @@ def remarks_on(before: Conditions, after: Conditions | None = None) -> list[Rema
     []
     >>> for remark in remarks_on(Conditions(cpu_governor="powersave")):
     ...     print(remark)
-    The frequency governor is 'powersave': clocks rise and fall with the load. Set it with: cpupower frequency-set
-    --governor performance
+    The frequency governor is 'powersave': clocks rise and fall with the load. Set it with: echo performance |
+    sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor
     """
     span = _Span(before, after)
     return [remark for rule in _RULES for remark in rule(span)]
@@ -155,7 +155,7 @@ def _governor(span: _Span) -> Iterator[Remark]:
     if unsteady:
         yield Remark(
             f"The frequency governor is {' or '.join(unsteady)}: clocks rise and fall with the load.",
-            "Set it with: cpupower frequency-set --governor performance",
+            "Set it with: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
         )
 
 

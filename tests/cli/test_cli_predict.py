@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 
@@ -229,6 +231,9 @@ def test_plugins_lists_what_is_registered(run):
     shown = run("plugins").stdout
     for text in ("estimator", "table", "runtime", "torch", "space", "fbnet", "builtin", "nni_latency"):
         assert text in shown
+    rows = csv.DictReader(io.StringIO(run("plugins", "--format", "csv").stdout))
+    marks = {row["name"]: row["on_devices"] for row in rows if row["kind"] == "runtime"}
+    assert (marks["torch"], marks["benchncnn"], marks["tool"]) == ("False", "True", "True")
 
 
 def test_plugins_prints_json(run):

@@ -30,7 +30,7 @@ def _lab(monkeypatch):
     registry = load_registry()
     remotes = {"lab": Registration("lab", _Lab, "theirs", "remote")}
     made = Registry(spaces=registry.spaces, runtimes=registry.runtimes, meters=registry.meters, remotes=remotes)
-    for place in ("loading", "spaces._finding"):
+    for place in ("loading._connections", "loading._estimators", "loading._runtimes", "spaces._finding"):
         monkeypatch.setattr(f"nni_latency.{place}.load_registry", lambda: made)
 
 

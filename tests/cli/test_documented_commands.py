@@ -37,10 +37,10 @@ _COMMANDS = commands()
 #: Where every command is printed first.
 _FIRST_PLACES = {words: place for place, words in reversed(_COMMANDS)}
 
-#: Commands that measure, or need what was measured on this machine.
+#: Commands that measure, or need what was measured on this machine, or other devices.
 _MEASURING = {
     *("build-lut", "validate", "search"),
-    *("measure", "query", "serve", "farm"),
+    *("measure", "query", "serve", "farm", "devices"),
     *("dataset measure", "table rebuild", "learn device", "learn graph", "learn kernels"),
 }
 

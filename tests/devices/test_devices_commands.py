@@ -45,7 +45,14 @@ def run(monkeypatch, tmp_path):
         metadata.EntryPoint("numpy_plugin", "numpy_plugin", GROUP),
     ]
     registry = collect(points)
-    for place in ("cli._added", "loading", "spaces._finding", "cli._measuring"):
+    for place in (
+        "cli._added",
+        "loading._connections",
+        "loading._estimators",
+        "loading._runtimes",
+        "spaces._finding",
+        "cli._measuring",
+    ):
         monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NNI_LATENCY_DATABASE", str(tmp_path / "db.sqlite"))

@@ -50,6 +50,10 @@ _ON_DEVICE = ("--device", "board", "--runtime", "onnxruntime")
 _QUICK = ("--protocol", "rounds=2", "--protocol", "processes=1", "--budget", "60s")
 
 
+#: Modules that find runtimes, connections and estimators among the plugins.
+_LOADING = ("loading._connections", "loading._estimators", "loading._runtimes")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Run a server with a device ``board`` in a folder with a network; yield the folder and that of the device."""
@@ -79,7 +83,7 @@ def place(tmp_path_factory):
             metadata.EntryPoint("onnxruntime", "nni_latency_onnxruntime", GROUP),
         ]
         registry = collect(points)
-        for module in ("cli._added", "loading", "spaces._finding", "cli._measuring"):
+        for module in ("cli._added", "spaces._finding", "cli._measuring", *_LOADING):
             patch.setattr(importlib.import_module(f"nni_latency.{module}"), "load_registry", lambda: registry)
         patch.chdir(here)
         yield here, Path(folder)

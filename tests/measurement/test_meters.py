@@ -210,7 +210,7 @@ def test_load_meter_knows_names_and_defaults():
 def test_load_meter_refuses_what_is_no_meter(monkeypatch):
     registration = Registration("five", lambda device: 5, "odd", "meter")
     monkeypatch.setattr(
-        "nni_latency.loading.load_registry", lambda: SimpleNamespace(find=lambda kind, name: registration)
+        "nni_latency.loading._runtimes.load_registry", lambda: SimpleNamespace(find=lambda kind, name: registration)
     )
     with pytest.raises(PluginError, match=r"'odd' must make a Meter for 'five'"):
         load_meter("five")

@@ -32,7 +32,7 @@ def registered(monkeypatch):
 
     def register(factory=_Lab):
         registry = Registry(remotes={"lab": Registration("lab", factory, "theirs", "remote")})
-        monkeypatch.setattr("nni_latency.loading.load_registry", lambda: registry)
+        monkeypatch.setattr("nni_latency.loading._connections.load_registry", lambda: registry)
 
     return register
 

@@ -69,7 +69,7 @@ def test_remarks_on_accepts_steady_governors(governor):
 def test_remarks_on_names_the_unsteady_governors_alone():
     assert said(Conditions(cpu_governor="ondemand, performance, powersave")) == [
         "The frequency governor is 'ondemand' or 'powersave': clocks rise and fall with the load. "
-        "Set it with: cpupower frequency-set --governor performance"
+        "Set it with: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
     ]
 
 

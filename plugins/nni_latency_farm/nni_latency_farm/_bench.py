@@ -253,6 +253,11 @@ class FarmBench(Bench):
                 if lost.died:
                     job = replace(job, asked=job.asked[:1])
                 continue
+            if answer.is_lost:
+                self._held.clear()
+                if answer.visits:
+                    return answer
+                continue
             if not answer.lacking:
                 done = carried if task != "admit" else list(job.keys)[: len(answer.admitted)]
                 self._held.update(done)

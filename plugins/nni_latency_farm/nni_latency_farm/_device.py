@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from nni_latency.devices import DeviceError
 from nni_latency.errors import LatencyError, MeasurementError
 from nni_latency.measurement import (
     Bench,
@@ -36,7 +37,7 @@ _VISITS = 8
 
 
 class Device:
-    """A device of this machine, its runtime, and the benches that are open on it. Not thread-safe.
+    """A device, its runtime, and the benches that are open on it. Not thread-safe.
 
     Parameters
     ----------
@@ -181,6 +182,9 @@ class _OpenBench:
         for key in job.keys:
             try:
                 self._admit(key, job)
+            except DeviceError:
+                # The device is lost, and the subject is not the cause.
+                raise
             except LatencyError as error:
                 yield error
             else:

@@ -91,6 +91,8 @@ class Answer:
         Error that ended the job after these visits.
     conditions : mapping
         Conditions of the machine.
+    is_lost : bool
+        Whether the device was lost after these visits; the rest is for another worker.
     """
 
     worker: str
@@ -99,3 +101,4 @@ class Answer:
     lacking: tuple[str, ...] = ()
     failure: LatencyError | None = None
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    is_lost: bool = False

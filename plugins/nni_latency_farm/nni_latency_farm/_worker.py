@@ -8,9 +8,11 @@ import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import nni_latency.devices as devices
 from nni_latency.errors import InvalidValueError, LatencyError, RemoteError
 from nni_latency.files import cache_folder, locked
 from nni_latency.measurement import Meter, Subject
@@ -38,8 +40,8 @@ _TIMEOUT = "10s"
 
 def run_job(job: Job) -> Answer:
     """Run a job on the device of the current worker."""
-    device: Device = distributed.get_worker().nni_latency_device
-    return device.run(job)
+    joined: _Measuring = distributed.get_worker().nni_latency_joined
+    return joined.run_job(job)
 
 
 def join(
@@ -55,19 +57,23 @@ def join(
     meters: Mapping[str, Meter] | None = None,
     tell: Tell = lambda _sentence: None,
 ) -> None:
-    """Join a farm with a device of this machine, until this process is interrupted or terminated.
+    """Join a farm with a device, until this process is interrupted or terminated.
 
-    After a lost connection, the worker reconnects as soon as the farm is back.
+    After a lost connection to the farm, the worker reconnects as soon as the farm is back. A worker whose device is
+    lost is in quarantine until the device is back.
 
     Parameters
     ----------
     address : str
-        Address of the scheduler. runtime : Runtime Runtime that executes networks on the device.
+        Address of the scheduler.
+    runtime : Runtime
+        Runtime that executes networks on the device. The device of a `nni_latency.devices.DeviceRuntime` is held for as
+        long as the worker runs, so that no other process measures there.
     name : str
         Name of the worker.
     device : str, default="cpu"
         Device to own exclusively among the workers of this user. ``cpu`` means all processors that this process may
-        use.
+        use. For a `nni_latency.devices.DeviceRuntime` it follows from the connection.
     security : FarmSecurity, optional
         Certificate and token.
     host : str, optional
@@ -86,7 +92,9 @@ def join(
     BusyError
         If another worker owns the device.
     InvalidValueError
-        If the runtime uses more threads than there are processors.
+        If the runtime uses more threads than the device has processors.
+    MeasurementError
+        If a meter would read this machine instead of the device.
     RemoteError
         If the address does not answer, or the token or the certificate is rejected.
     LatencyError
@@ -96,22 +104,47 @@ def join(
     where = FarmAddress.parse(address).secured(security)
     if host is not None:
         security.check_host(host)
-    if device == "cpu":
-        _check_threads(runtime.platform.threads)
+    elsewhere = runtime if isinstance(runtime, devices.DeviceRuntime) else None
+    if elsewhere is not None:
+        name_of_device = elsewhere.connection.description
+        # A meter that would read this machine is refused.
+        elsewhere.benches(tuple((meters or {}).values()))
+        _check_threads(runtime.platform.threads, int(runtime.platform.facts.get("cpu_count", 0)), name_of_device)
+        device = "cpu" if isinstance(elsewhere.connection, devices.PythonConnection) else name_of_device
+    elif device == "cpu":
+        _check_threads(runtime.platform.threads, len(affinity()), "this process")
     owned = Device(runtime, name, reference_subjects() if references is None else references, meters or {})
     quiet()
-    with owning(device), settings(), tempfile.TemporaryDirectory(prefix="nni-latency-farm-") as folder:
+    with (
+        owning(device),
+        _holding(elsewhere),
+        settings(),
+        tempfile.TemporaryDirectory(prefix="nni-latency-farm-") as folder,
+    ):
         asyncio.run(_Measuring(owned, check_every, where, name, security, host, tell, folder).run())
 
 
-def _check_threads(threads: int) -> None:
+def _check_threads(threads: int, usable: int, where: str) -> None:
     """Reject more threads than processors, which would distort the measurements of the platform."""
-    usable = len(affinity())
     if 0 < usable < threads:
         raise InvalidValueError(
-            f"A worker with {number_of(threads, 'thread')} needs as many processors, and this process may use "
-            f"{usable}. Give it fewer threads, or more processors."
+            f"A worker with {number_of(threads, 'thread')} needs as many processors, and {where} may use {usable}. "
+            "Give it fewer threads, or more processors."
         )
+
+
+@contextlib.contextmanager
+def _holding(runtime: devices.DeviceRuntime | None) -> Iterator[None]:
+    """Hold another device, so that no other process measures there."""
+    if runtime is None:
+        yield
+        return
+    runtime.take()
+    try:
+        yield
+    finally:
+        # A job may still run in another thread: the line is closed, which gives the device back.
+        runtime.close()
 
 
 def join_fits(
@@ -264,7 +297,8 @@ class _Measuring(_Joined):
         self._device.close()
 
     async def _work(self, worker: Any) -> None:
-        worker.nni_latency_device = self._device
+        worker.nni_latency_joined = self
+        self._worker, self._loop = worker, asyncio.get_running_loop()
         self._tell(f"{self._name} has found {self._address} and times its reference networks.")
         references = await self._in_turn(worker, self._device.check)
         content = await self._in_turn(worker, self._device.announcement)
@@ -275,6 +309,16 @@ class _Measuring(_Joined):
             self._tell(f"{self._name} measures for {self._address} on {content.platform.id}.")
         await self._stay(worker, self._pause, partial(self._check, worker))
 
+    def run_job(self, job: Job) -> Answer:
+        """Run a job, in the thread of the jobs; a device that is lost is reported before the client asks again."""
+        answer = self._device.run(job)
+        if isinstance(answer.failure, devices.DeviceError):
+            self._device.close()
+            report = self._report(self._worker, {}, str(answer.failure))
+            asyncio.run_coroutine_threadsafe(report, self._loop).result()
+            return replace(answer, failure=None, is_lost=True)
+        return answer
+
     def _pause(self) -> float:
         return min(self._check_every, _CHECK_AGAIN) if self._reason else self._check_every
 
@@ -284,6 +328,9 @@ class _Measuring(_Joined):
             references = await self._in_turn(worker, self._device.check)
         except LatencyError as failed:
             error = str(failed)
+        await self._report(worker, references, error)
+
+    async def _report(self, worker: Any, references: Mapping[str, float], error: str) -> None:
         self._tell_reason(await worker.scheduler.farm_check(address=worker.address, references=references, error=error))
 
     async def _in_turn(self, worker: Any, work: Callable[[], Any]) -> Any:

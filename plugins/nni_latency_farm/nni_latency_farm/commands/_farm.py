@@ -85,7 +85,7 @@ def _say_address(address: str) -> None:
 
 @farm_command.command("join")
 @click.argument("address", metavar="URL")
-@click.option("--name", help="Name of this worker.  [default: that of the machine]")
+@click.option("--name", help="Name of this worker.  [default: that of the machine, or of the device of --device]")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: all, or 127.0.0.1 if the farm does]")
 @click.option(
     "--check-every", type=DURATION, default="5min", show_default=True, help="How often reference networks are timed."
@@ -108,16 +108,18 @@ def join(
     platform: PlatformOptions,
     security: SecurityOptions,
 ) -> None:
-    """Measure for a farm on this machine, until Ctrl-C.
+    """Measure for a farm on this machine or another device, until Ctrl-C.
 
     The worker owns its device: no other worker of yours may have it, or one of its processors, at the same time. Bind
-    workers to processors of their own with taskset.
+    workers to processors of their own with taskset. A device such as ssh:pi@raspberrypi is held for as long as the
+    worker runs: no other process measures there meanwhile.
     """
     runtime = make_runtime(platform)
+    is_elsewhere = loading.connection_of(platform.device) is not None
     farm.join(
         address,
         runtime,
-        name=name or machine.node() or "worker",
+        name=name or (platform.device if is_elsewhere else machine.node() or "worker"),
         device=platform.device,
         security=security.made(),
         host=host,
@@ -130,6 +132,10 @@ def join(
 
 def _meters(names: tuple[str, ...], device: str) -> dict[str, measurement.Meter]:
     """Return the meters that can be read here, each opened once; one that is named and cannot be is an error."""
+    if loading.connection_of(device) is not None:
+        if names:
+            raise InvalidValueError(f"The meter {names[0]!r} reads this machine, and {device} is another one. Omit it.")
+        return {}
     usual = "nvml" if device.startswith("cuda") else "rapl"
     found = {}
     for name in names or (usual,):
