@@ -58,7 +58,7 @@ def command(
         runtime = where.runtime(platform)
         build_adapted(job, wanted.samples, runtime, ending.of(_USUAL, runtime.platform.threads, wanted.seed))
         return
-    refuse_given(("samples", "save"), "without --from" if wanted.samples else "without --from and --samples")
+    refuse_given(("samples",), "without --from")
     space = asked.make()
     if output.out and len(wanted.batch_sizes) > 1:
         raise InvalidValueError("--out names one file, but --batch-size asks for several tables. Omit one of them.")

@@ -20,7 +20,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._console import doubts, print_lines, progress, remarks, results
 from nni_latency.cli._estimator_options import ESTIMATOR
 from nni_latency.cli._measuring import Measuring, StoreOptions
-from nni_latency.cli._option import BATCH_SIZES, OutputOptions, option, output_option
+from nni_latency.cli._option import BATCH_SIZES, OutputOptions, option
 from nni_latency.cli._space_options import SpaceOptions, name_space, operator_table_name, plan_for, table_name
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.units import COUNTED_METRICS, format_percent, format_seconds, number_of
@@ -59,9 +59,6 @@ class TableOptions:
     samples: int | None = option(
         "With --from: measure this many networks, such as 10, and make a table of this device from those of others.",
         type=click.IntRange(3),
-    )
-    save: Path | None = output_option(
-        "With --from and --samples, also write the fitted estimator to this file.", rare=True
     )
     seed: int = option(
         "Random seed for the choice and order of networks.", type=click.IntRange(0), default=0, rare=True
@@ -251,8 +248,6 @@ def build_adapted(job: TableJob, samples: int, runtime: runtimes.Runtime, protoc
         measured = tables.measure_networks(plan, networks, runtime, protocol, **measuring.how)
     table = _adapted_table(estimator, measured, protocol)
     tables.write_table(table, out, overwrite=job.output.overwrite)
-    if job.wanted.save:
-        estimator.save(job.wanted.save)
     _report_adapted(estimator, table, measured, out)
 
 

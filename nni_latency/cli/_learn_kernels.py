@@ -103,12 +103,6 @@ class NetworkKernelOptions:
     families: tuple[str, ...] = names_option(
         "Family to learn from; repeat for several.  [default: all]", "--family", rare=True
     )
-    held_out: int = option(
-        "Keep one network of the data set in so many to hold the predictors to; 0 for none.",
-        type=click.IntRange(0),
-        default=10,
-        rare=True,
-    )
     jobs: int = option("Groups of kernels that are learned side by side.", type=click.IntRange(1), default=1, rare=True)
 
 
@@ -129,9 +123,7 @@ def learn_network_kernels(asked: NetworkKernelOptions, output: OutputOptions) ->
     import joblib
 
     with joblib.parallel_config(n_jobs=asked.jobs), ExitStack() as stack:
-        found = datasets.learn_network_kernels(
-            networks, loading.load_kernel_types(), asked.held_out, _Watch(stack).tell
-        )
+        found = datasets.learn_network_kernels(networks, loading.load_kernel_types(), watch=_Watch(stack).tell)
     return found, out
 
 
@@ -251,7 +243,7 @@ def learn_kernels(
     An interrupted run can be resumed: run the same command again.
     """
     if not inside.data:
-        refuse_given(("platform", "families", "held_out", "jobs"), "without --dataset")
+        refuse_given(("platform", "families", "jobs"), "without --dataset")
     if fused.probes is not None:
         refuse_given(("names", "sampling_fields", "prior", "requirements", "plot", "data"), "with --fusion")
         runtime = where.runtime(platform)

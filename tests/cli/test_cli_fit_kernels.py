@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 
 def test_predictors_are_fitted_to_kernels_of_networks(run, data, tmp_path):
-    done = run("learn", "kernels", "--dataset", data, "--platform", "onnxruntime", "--held-out", 4, "--format", "json")
+    done = run("learn", "kernels", "--dataset", data, "--platform", "onnxruntime", "--format", "json")
     content = json.loads(done.stdout)
     assert content["platform"] == FAST.id
     assert [row["group"] for row in content["groups"]] == ["conv"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 
 import numpy as np
@@ -168,17 +167,14 @@ def machine(monkeypatch):
 
 
 @pytest.mark.slow
-def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known, tmp_path):
-    shown = run(
-        "build-lut", *_from(known), "--samples", "6", "--protocol", "rounds=2", "--out", "new.json", "--save", "E.json"
-    )
+def test_adapt_measures_few_networks_and_writes_a_table(run, machine, known):
+    shown = run("build-lut", *_from(known), "--samples", "6", "--protocol", "rounds=2", "--out", "new.json")
     table = LookupTable.load("new.json")
     assert table.platform == Platform.current("cpu")
     assert "6 networks in" in shown.stdout
     assert sum(entry.n_samples for entry in table.searched[0].entries.values()) == 6
     assert table.protocol is not None
     assert "known devices: pixel-3" in table.remarks[0]
-    assert json.loads((tmp_path / "E.json").read_text())["format"] == "nni_latency.transfer"
 
 
 @pytest.mark.slow
@@ -201,7 +197,6 @@ def test_adapt_refuses_what_it_can_not_use(fails, machine, known, tmp_path):
         *words, *_from(known), "--space-args", "width=0.5"
     )
     assert "--samples has no effect without --from. Omit it." in fails(*words)
-    assert "--save has no effect without --from and --samples" in fails("build-lut", "--save", "e.json")
     assert "Give one --from, or --samples as well." in fails("build-lut", *_from(known))
     (tmp_path / "new.json").write_text("{}")
     assert "exists" in fails(*words, *_from(known))
