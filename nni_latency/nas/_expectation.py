@@ -62,6 +62,8 @@ class _Expectation(nn.Module):
 class ExpectedCost(_Expectation):
     """Constant plus the sum over labels and choices of probability times cost, less what a small network saves.
 
+    The choices of different labels are independent, so a pair of choices has the product of their probabilities.
+
     The saving is that of a network of the expected sum, which is close to the expected saving: the curve is smooth.
 
     Parameters
@@ -75,15 +77,37 @@ class ExpectedCost(_Expectation):
         If the metric is not a sum over layers.
     """
 
+    places: torch.Tensor
+    pairs: torch.Tensor
+
     def __init__(self, cost: AdditiveCost) -> None:
         super().__init__(cost)
         flat = torch.cat([torch.from_numpy(column) for column in cost.columns])
         self.register_buffer("costs", flat.to(torch.float32), persistent=False)
+        places, pairs = _pair_entries(cost)
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("pairs", pairs, persistent=False)
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
         # A product and a sum, because a dot product may wake up the threads of the BLAS for these few numbers.
-        return self._whole((probabilities * self.costs.to(probabilities.device)).sum() + self.constant)
+        device = probabilities.device
+        total = (probabilities * self.costs.to(device)).sum() + self.constant
+        if len(self.pairs):
+            joint = probabilities.take(self.places.to(device)).prod(0)
+            total = total + (joint * self.pairs.to(device)).sum()
+        return self._whole(total)
+
+
+def _pair_entries(cost: AdditiveCost) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where the two probabilities of every pair of choices stand, (2, n), and the costs of the pairs, (n,)."""
+    starts = dict(zip(cost.costs, np.cumsum([0, *(map(len, cost.columns))]).tolist(), strict=False))
+    places, costs = [np.zeros((2, 0), dtype=np.int64)], [np.zeros(0)]
+    for pair in cost.pairs:
+        begins = np.array([starts[label] for label in pair.labels])
+        places.append(np.indices(pair.costs.shape).reshape(2, -1) + begins[:, None])
+        costs.append(pair.costs.ravel())
+    return torch.from_numpy(np.concatenate(places, axis=1)), torch.from_numpy(np.concatenate(costs)).float()
 
 
 def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:

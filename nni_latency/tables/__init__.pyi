@@ -20,7 +20,9 @@ from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable, table_schema
 from ._machine import Locations, Residency, fit_residency, locate
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
+from ._operator_energy import energy_of_operators
 from ._operators import OperatorSamples, Place, check_operators, operator_entries
+from ._pairs import LayerPair
 from ._plan import (
     HEAD_ONLY,
     OPERATORS,
@@ -39,7 +41,7 @@ from ._plan import (
 )
 from ._shipped import LIST_SHIPPED, find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
-from ._solving import Solution, energy_of_operators, metered_table, network_powers, solve_entries
+from ._solving import Solution, metered_table, network_powers, solve_entries
 
 __all__ = [
     "CONFLICTS",
@@ -59,6 +61,7 @@ __all__ = [
     "Entry",
     "HeaderDocument",
     "KnownCosts",
+    "LayerPair",
     "LayerSchedule",
     "Locations",
     "LookupTable",

@@ -13,6 +13,7 @@ from nni_latency.errors import InvalidValueError, MeasurementError, MismatchErro
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._lookup_table import LookupTable
+from nni_latency.tables._pairs import weighed_pairs
 from nni_latency.tables._plan import MeasurePlan
 from nni_latency.units import COUNTED_METRICS, combination_of, format_percent, number_of
 
@@ -56,6 +57,7 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
     return table.with_entries(
         lambda entry: entry.scaled(factor),
         residency=table.residency and table.residency.scaled(slower),
+        pairs=tuple(pair.scaled(slower) for pair in table.pairs),
         networks=tuple(network.scaled(factor) for network in table.networks),
         reference=table.reference and table.reference * by,
         remarks=(*table.remarks, f"Scaled by {factor:g}."),
@@ -108,8 +110,8 @@ def subset_table(
 def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error") -> LookupTable:
     """Merge tables of one space and platform.
 
-    Calibration, residency, protocol and all other metadata are those of the first table; the others contribute entries,
-    multiplied by their calibration and divided by that of the first.
+    Calibration, residency, costs of pairs, protocol and all other metadata are those of the first table; the others
+    contribute entries, multiplied by their calibration and divided by that of the first.
 
     Parameters
     ----------
@@ -183,8 +185,9 @@ def _outline(layer: TableLayer) -> tuple[str, tuple[str, ...], bool, str | None]
 
 def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
     """Return an equivalent table with another calibration."""
-    factor = combination_of(table.metric).footing(table.calibration / calibration)
-    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor))
+    ratio = table.calibration / calibration
+    factor, pairs = combination_of(table.metric).footing(ratio), tuple(pair.scaled(ratio) for pair in table.pairs)
+    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor), pairs=pairs)
 
 
 def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict, clashes: list[str]) -> TableLayer:
@@ -221,6 +224,8 @@ def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], confl
         remarks.append("None of the merged tables says what device it is of; they were taken for one.")
     if any(table.residency != first.residency for table in tables):
         remarks.append("What small networks save is that of the first of the merged tables.")
+    if any(table.pairs != first.pairs for table in tables):
+        remarks.append("What neighbouring layers cost together is that of the first of the merged tables.")
     references = [table.reference for table in tables if table.reference is not None]
     if references and max(references) > (1 + _SPEED) * min(references):
         remarks.append(
@@ -280,9 +285,11 @@ def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> Loo
             raise MismatchError("The tables of a weighted sum must have the same layers and candidates.")
     folded = [fold_calibration(table) for table in tables]
     layers = [_weighed([table.layers[place] for table in folded], weights) for place in range(len(first.layers))]
+    pairs = weighed_pairs([table.pairs for table in folded], weights)
+    remarks = tuple(dict.fromkeys(remark for table in tables for remark in table.remarks))
     return replace(
-        folded[0], metric=WEIGHTED, layers=tuple(layers), residency=None, network_error=None, reference=None,
-        campaign=None, remarks=tuple(dict.fromkeys(remark for table in tables for remark in table.remarks)),
+        folded[0], metric=WEIGHTED, layers=tuple(layers), pairs=pairs, residency=None, network_error=None,
+        reference=None, campaign=None, remarks=remarks,
     )  # fmt: skip
 
 
@@ -352,7 +359,10 @@ def as_throughput(table: LookupTable) -> LookupTable:
         raise InvalidValueError(f"Only latencies become throughput. The table is one of {table.metric}.")
     batch = table.batch_size
     residency = table.residency and table.residency.scaled(1 / batch)
-    return table.with_entries(lambda entry: entry.inverted(batch), metric="throughput", residency=residency)
+    pairs = tuple(pair.scaled(1 / batch) for pair in table.pairs)
+    return table.with_entries(
+        lambda entry: entry.inverted(batch), metric="throughput", residency=residency, pairs=pairs
+    )
 
 
 def _count(metric: str, module: Any, inputs: Any) -> int:
