@@ -88,14 +88,20 @@ class AdditiveCost(ChoiceCost):
         return tuple(item for item in self.costs.items() if item[0] not in behind)
 
     @cached_property
-    def _links(self) -> tuple[tuple[str, str, dict[Any, dict[Any, float]]], ...]:
-        """Costs of the second label of every pair, by the choice of the first and its own."""
-        links = []
-        for pair in self.pairs:
-            (first, second), matrix = pair.labels, self._paired(pair).tolist()
-            rows = (dict(zip(self.costs[second], row, strict=True)) for row in matrix)
-            links.append((first, second, dict(zip(self.costs[first], rows, strict=True))))
-        return tuple(links)
+    def _links(self) -> tuple[tuple[str, tuple[tuple[str, dict[Any, dict[Any, float]]], ...]], ...]:
+        """Every chain of pairs: its first label, and the costs of the others by the choice before and their own."""
+        behind = {pair.labels[0]: pair for pair in self.pairs}
+        chains = []
+        for label, _ in self._items:
+            links, last = [], label
+            while last in behind:
+                pair = behind[last]
+                (first, last), matrix = pair.labels, self._paired(pair).tolist()
+                rows = (dict(zip(self.costs[last], row, strict=True)) for row in matrix)
+                links.append((last, dict(zip(self.costs[first], rows, strict=True))))
+            if links:
+                chains.append((label, tuple(links)))
+        return tuple(chains)
 
     def _paired(self, pair: CostTable) -> NDArray[np.float64]:
         """Return the costs of a pair with those of its second label."""
@@ -139,11 +145,18 @@ class AdditiveCost(ChoiceCost):
             if self._plain:
                 for label, choices in self._items:
                     total += choices[sample[label]]
-                for first, second, rows in self._links:
-                    total += rows[sample[first]][sample[second]]
+                for first, links in self._links:
+                    before = sample[first]
+                    for label, rows in links:
+                        chosen = sample[label]
+                        total += rows[before][chosen]
+                        before = chosen
                 return total
             parts = [choices[sample[label]] for label, choices in self._items]
-            parts += [rows[sample[first]][sample[second]] for first, second, rows in self._links]
+            for first, links in self._links:
+                labels = [first, *(label for label, _ in links)]
+                chain = zip(labels, links, strict=False)
+                parts += [rows[sample[before]][sample[label]] for before, (label, rows) in chain]
         except (KeyError, TypeError) as error:
             raise sample_error(sample, self.costs, error) from error
         return self._whole([total, *parts])

@@ -94,20 +94,25 @@ class ExpectedCost(_Expectation):
         device = probabilities.device
         total = (probabilities * self.costs.to(device)).sum() + self.constant
         if len(self.pairs):
-            joint = probabilities.take(self.places.to(device)).prod(0)
-            total = total + (joint * self.pairs.to(device)).sum()
+            earlier, later = probabilities[self.places.to(device)]
+            total = total + ((earlier[:, :, None] * self.pairs.to(device)).sum(1) * later).sum()
         return self._whole(total)
 
 
 def _pair_entries(cost: AdditiveCost) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where the two probabilities of every pair of choices stand, (2, n), and the costs of the pairs, (n,)."""
-    starts = dict(zip(cost.costs, np.cumsum([0, *(map(len, cost.columns))]).tolist(), strict=False))
-    places, costs = [np.zeros((2, 0), dtype=np.int64)], [np.zeros(0)]
-    for pair in cost.pairs:
-        begins = np.array([starts[label] for label in pair.labels])
-        places.append(np.indices(pair.costs.shape).reshape(2, -1) + begins[:, None])
-        costs.append(pair.costs.ravel())
-    return torch.from_numpy(np.concatenate(places, axis=1)), torch.from_numpy(np.concatenate(costs)).float()
+    """Return where the probabilities of all pairs of labels stand, and their costs; smaller labels cost zero beyond.
+
+    The shapes are (2, n_pairs, n_choices) and (n_pairs, n_choices, n_choices).
+    """
+    starts = dict(zip(cost.costs, np.cumsum([0, *map(len, cost.columns)]).tolist(), strict=False))
+    width = max((max(pair.costs.shape) for pair in cost.pairs), default=1)
+    places = np.zeros((2, len(cost.pairs), width), dtype=np.int64)
+    costs = np.zeros((len(cost.pairs), width, width), dtype=np.float32)
+    for index, pair in enumerate(cost.pairs):
+        for side, (label, size) in enumerate(zip(pair.labels, pair.costs.shape, strict=True)):
+            places[side, index, :size] = starts[label] + np.arange(size)
+        costs[index, : pair.costs.shape[0], : pair.costs.shape[1]] = pair.costs
+    return torch.from_numpy(places), torch.from_numpy(costs)
 
 
 def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,9 @@ Ints = NDArray[np.int64]
 #: Grid of the standard deviation of the cost of a pair at a tensor of mean size, as shares of the mean network.
 _SPREADS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 
+#: Standard deviation of a pair in one place from that of its kinds, as a share of the latter.
+_OWN = (0.0, 0.3, 1.0)
+
 #: Standard deviations of the costs of candidates, and of the speed of the machine at a network, as shares.
 _OF_CANDIDATES, _OF_NETWORKS = 0.03, 0.02
 
@@ -222,9 +225,10 @@ def fit_pairs(networks: Ints, times: Floats, costs: Floats, entries: Ints, neigh
     r"""Fit the costs of pairs to the times of the parts of networks.
 
     The time of layer :math:`l` in a network is its cost :math:`c`, plus what the neighbours add. What a pair adds to
-    either of its layers is proportional to the size of the tensor between them, with a factor for every pair of kinds.
-    The factors, deviations of the candidates' costs and the speed of the machine at each network are normal a priori;
-    the standard deviations of the factors and of the times maximise the marginal likelihood.
+    either of its layers is proportional to the size of the tensor between them, with a factor for every pair of kinds,
+    and one for each of its places. The factors, deviations of the candidates' costs and the speed of the machine at
+    each network are normal a priori; the standard deviations of the factors and of the times maximise the marginal
+    likelihood.
 
     Parameters
     ----------
@@ -245,21 +249,20 @@ def fit_pairs(networks: Ints, times: Floats, costs: Floats, entries: Ints, neigh
         None if the marginal likelihood is largest without pairs.
     """
     unit = float(costs.sum(axis=1).mean())
-    design = _design(networks, costs / unit, entries, neighbours)
+    design, groups = _design(networks, costs / unit, entries, neighbours)
     rest = ((times - costs) / unit).ravel()
     errors = np.hypot(_OF_PART * costs, _OF_MEAN_PART * costs.mean()).ravel() / unit
     weights = np.where(costs.ravel() > _NO_PART * costs.mean(), 1 / errors**2, 0.0)
-    count = neighbours.count**2
-    found = _likeliest(design, rest, weights, costs / unit, count)
+    found = _Parts(design, groups, rest, weights, costs / unit).likeliest()
     # Once more with little weight for what is far off.
-    far = (rest - design @ found[1]) * np.sqrt(weights) / found[2]
-    _, factors, _ = found = _likeliest(design, rest, weights * huber_weights(far, 1.0), costs / unit, count)
-    if not factors[: 2 * count].any():
+    far = (rest - design @ found.mean) * np.sqrt(weights) / found.error
+    found = _Parts(design, groups, rest, weights * huber_weights(far, 1.0), costs / unit).likeliest()
+    if not found.spread:
         return None
-    shape = (1, neighbours.count, neighbours.count)
-    earlier, later = (
-        neighbours.sizes[:, None, None] * part.reshape(shape) * unit for part in np.split(factors[: 2 * count], 2)
-    )
+    tied, own = (found.mean[groups == group] for group in (_TIED, _PLACE))
+    shape = (2, neighbours.count, neighbours.count)
+    factors = tied.reshape(shape)[:, None] + own.reshape(2, len(neighbours.sizes), *shape[1:])
+    earlier, later = neighbours.sizes[:, None, None] * unit * factors
     shares = np.array([np.bincount(kinds, minlength=neighbours.count) / len(kinds) for kinds in neighbours.kinds])
     # An entry is the cost beside the mean of all neighbours.
     earlier = earlier - (earlier * shares[1:, None, :]).sum(axis=2, keepdims=True)
@@ -267,52 +270,84 @@ def fit_pairs(networks: Ints, times: Floats, costs: Floats, entries: Ints, neigh
     return PairCosts(neighbours, earlier, later)
 
 
-def _design(networks: Ints, costs: Floats, entries: Ints, neighbours: Neighbours) -> scipy.sparse.csr_array:
-    """Return the explanatory matrix of the parts: factors of the earlier layers, of the later ones, and candidates."""
-    kinds, (n_networks, n_layers) = neighbours.of_networks(networks), networks.shape
-    count = neighbours.count
+#: Groups of explanatory variables: pairs of kinds, the same in one place, and candidates.
+_TIED, _PLACE, _CANDIDATE = 0, 1, 2
+
+
+def _design(
+    networks: Ints, costs: Floats, entries: Ints, neighbours: Neighbours
+) -> tuple[scipy.sparse.csr_array, Ints]:
+    """Return the explanatory matrix of the parts, and the group of each of its columns.
+
+    Pairs come twice, for what they add to the earlier and to the later layer.
+    """
+    kinds, (n_networks, n_layers), count = neighbours.of_networks(networks), networks.shape, neighbours.count**2
     parts = np.arange(n_networks * n_layers).reshape(n_networks, n_layers)
-    pairs = kinds[:, :-1] * count + kinds[:, 1:]
+    pairs = kinds[:, :-1] * neighbours.count + kinds[:, 1:]
+    placed = 2 * count + np.arange(n_layers - 1) * count + pairs
+    widths = (2 * count, 2 * count * (n_layers - 1), int(entries.max()) + 1)
     sizes = np.broadcast_to(neighbours.sizes, pairs.shape)
-    rows = np.concatenate([part.ravel() for part in (parts[:, :-1], parts[:, 1:], parts)])
-    columns = np.concatenate([part.ravel() for part in (pairs, count**2 + pairs, 2 * count**2 + entries)])
-    values = np.concatenate([part.ravel() for part in (sizes, sizes, costs)])
-    width = 2 * count**2 + int(entries.max()) + 1
-    return scipy.sparse.csr_array((values, (rows, columns)), shape=(parts.size, width))
+    blocks = [
+        (parts[:, :-1], pairs, sizes),
+        (parts[:, 1:], count + pairs, sizes),
+        (parts[:, :-1], placed, sizes),
+        (parts[:, 1:], count * (n_layers - 1) + placed, sizes),
+        (parts, widths[0] + widths[1] + entries, costs),
+    ]
+    rows, columns, values = (np.concatenate([item.ravel() for item in column]) for column in zip(*blocks, strict=True))
+    design = scipy.sparse.csr_array((values, (rows, columns)), shape=(parts.size, sum(widths)))
+    return design, np.repeat([_TIED, _PLACE, _CANDIDATE], widths)
 
 
-def _likeliest(
-    design: scipy.sparse.csr_array, rest: Floats, weights: Floats, costs: Floats, count: int
-) -> tuple[float, Floats, float]:
-    """Return logarithm of the marginal likelihood, up to a constant, posterior mean and error, at the best spread."""
-    weighted = design * weights[:, None]
-    gram, moment, square = (design.T @ weighted).toarray(), weighted.T @ rest, float(rest @ (weights * rest))
-    # The speed at a network moves all its parts: it is integrated out with the matrix determinant lemma.
-    shape = costs.shape
-    blocks = (weights.reshape(shape) * costs).ravel()
-    totals = (blocks.reshape(shape) * costs).sum(axis=1)
-    picks = scipy.sparse.csr_array(
-        (blocks, (np.repeat(np.arange(shape[0]), shape[1]), np.arange(blocks.size))), shape=(shape[0], blocks.size)
-    )
-    seen, speeds = (picks @ design).toarray(), picks @ rest
-    used = int((weights > 0).sum())
-    best = (-math.inf, np.zeros(design.shape[1]), 1.0)
-    for error in _ERRORS.tolist():
-        ratio = _OF_NETWORKS**2 / (error**2 + _OF_NETWORKS**2 * totals)
-        inner = (gram - seen.T @ (ratio[:, None] * seen)) / error**2
-        right = (moment - seen.T @ (ratio * speeds)) / error**2
-        constant = -0.5 * (square - float(ratio @ speeds**2)) / error**2 - used * math.log(error)
-        constant -= 0.5 * float(np.log1p(_OF_NETWORKS**2 * totals / error**2).sum())
-        for spread in (0.0, *_SPREADS):
-            prior = np.concatenate([np.full(2 * count, spread), np.full(len(inner) - 2 * count, _OF_CANDIDATES)])
-            kept = prior > 0
-            scaled = prior[kept][:, None] * inner[np.ix_(kept, kept)] * prior[kept]
-            factor = scipy.linalg.cho_factor(scaled + np.eye(len(scaled)), lower=True)
-            solved = scipy.linalg.cho_solve(factor, prior[kept] * right[kept])
-            evidence = constant + 0.5 * float(solved @ (prior[kept] * right[kept]))
-            evidence -= float(np.log(np.diag(factor[0])).sum())
-            if evidence > best[0]:
-                mean = np.zeros(len(inner))
-                mean[kept] = prior[kept] * solved
-                best = (evidence, mean, error)
-    return best
+@dataclass(frozen=True)
+class _Fit:
+    """The posterior mean under given standard deviations, and the logarithm of the marginal likelihood of these."""
+
+    evidence: float
+    mean: Floats
+    error: float
+    spread: float
+
+
+class _Parts:
+    """Parts of networks as a linear model with normal errors; the speed at every network is integrated out."""
+
+    def __init__(
+        self, design: scipy.sparse.csr_array, groups: Ints, rest: Floats, weights: Floats, costs: Floats
+    ) -> None:
+        weighted = design * weights[:, None]
+        self._groups, self._used = groups, int((weights > 0).sum())
+        self._gram, self._moment = (design.T @ weighted).toarray(), weighted.T @ rest
+        self._square = float(rest @ (weights * rest))
+        # The speed at a network moves all its parts.
+        shape = costs.shape
+        moved = (weights.reshape(shape) * costs).ravel()
+        self._totals = (moved.reshape(shape) * costs).sum(axis=1)
+        rows = np.repeat(np.arange(shape[0]), shape[1])
+        picks = scipy.sparse.csr_array((moved, (rows, np.arange(moved.size))), shape=(shape[0], moved.size))
+        self._seen, self._speeds = (picks @ design).toarray(), picks @ rest
+
+    def likeliest(self) -> _Fit:
+        """Return the fit under which the parts are likeliest: first of pairs of kinds, then of each in its place."""
+        fits = [self._fit(error, spread, 0.0) for error in _ERRORS.tolist() for spread in (0.0, *_SPREADS)]
+        best = max(fits, key=lambda fit: fit.evidence)
+        near = [error for error in _ERRORS.tolist() if best.error / 2.1 < error <= best.error]
+        fits = [self._fit(error, best.spread, own) for own in _OWN[1:] for error in near] if best.spread else []
+        return max([best, *fits], key=lambda fit: fit.evidence)
+
+    def _fit(self, error: float, spread: float, own: float) -> _Fit:
+        # With the matrix determinant lemma and that of the inverse.
+        ratio = _OF_NETWORKS**2 / (error**2 + _OF_NETWORKS**2 * self._totals)
+        constant = -0.5 * (self._square - float(ratio @ self._speeds**2)) / error**2 - self._used * math.log(error)
+        constant -= 0.5 * float(np.log1p(_OF_NETWORKS**2 * self._totals / error**2).sum())
+        prior = np.array([spread, own * spread, _OF_CANDIDATES])[self._groups]
+        kept = np.flatnonzero((prior > 0) & (np.diag(self._gram) > 0))
+        seen, width = self._seen[:, kept], prior[kept]
+        inner = (self._gram[np.ix_(kept, kept)] - seen.T @ (ratio[:, None] * seen)) / error**2
+        right = width * (self._moment[kept] - seen.T @ (ratio * self._speeds)) / error**2
+        factor = scipy.linalg.cho_factor(width[:, None] * inner * width + np.eye(len(kept)), lower=True)
+        solved = scipy.linalg.cho_solve(factor, right)
+        evidence = constant + 0.5 * float(solved @ right) - float(np.log(np.diag(factor[0])).sum())
+        mean = np.zeros(len(prior))
+        mean[kept] = width * solved
+        return _Fit(evidence, mean, error, spread)
