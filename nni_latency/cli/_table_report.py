@@ -194,8 +194,8 @@ def header_summary(table: tables.LookupTable) -> dict[str, str]:
     if table.pairs:
         costs = [cost for pair in table.pairs for row in pair.costs for cost in row]
         summary["pairs"] = (
-            f"{number_of(len(table.pairs), 'pair')} of neighbouring layers cost "
-            f"{format_metric(min(costs), table.metric)} to {format_metric(max(costs), table.metric)} more together"
+            f"{number_of(len(table.pairs), 'pair')} of neighbouring layers, of which the two cost between "
+            f"{format_metric(min(costs), table.metric)} and {format_metric(max(costs), table.metric)} beyond their sum"
         )
     if table.drift:
         middle = measurement.quantile(table.drift, 0.5)

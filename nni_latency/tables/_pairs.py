@@ -11,6 +11,7 @@ from typing import Annotated
 
 import numpy as np
 import scipy
+import threadpoolctl
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, NonNegativeInt
 
@@ -253,10 +254,12 @@ def fit_pairs(networks: Ints, times: Floats, costs: Floats, entries: Ints, neigh
     rest = ((times - costs) / unit).ravel()
     errors = np.hypot(_OF_PART * costs, _OF_MEAN_PART * costs.mean()).ravel() / unit
     weights = np.where(costs.ravel() > _NO_PART * costs.mean(), 1 / errors**2, 0.0)
-    found = _Parts(design, groups, rest, weights, costs / unit).likeliest()
-    # Once more with little weight for what is far off.
-    far = (rest - design @ found.mean) * np.sqrt(weights) / found.error
-    found = _Parts(design, groups, rest, weights * huber_weights(far, 1.0), costs / unit).likeliest()
+    # On a busy machine the threads of the BLAS wait for each other longer than the work takes.
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        found = _Parts(design, groups, rest, weights, costs / unit).likeliest()
+        # Once more with little weight for what is far off.
+        far = (rest - design @ found.mean) * np.sqrt(weights) / found.error
+        found = _Parts(design, groups, rest, weights * huber_weights(far, 1.0), costs / unit).likeliest()
     if not found.spread:
         return None
     tied, own = (found.mean[groups == group] for group in (_TIED, _PLACE))
@@ -329,11 +332,17 @@ class _Parts:
 
     def likeliest(self) -> _Fit:
         """Return the fit under which the parts are likeliest: first of pairs of kinds, then of each in its place."""
-        fits = [self._fit(error, spread, 0.0) for error in _ERRORS.tolist() for spread in (0.0, *_SPREADS)]
-        best = max(fits, key=lambda fit: fit.evidence)
-        near = [error for error in _ERRORS.tolist() if best.error / 2.1 < error <= best.error]
-        fits = [self._fit(error, best.spread, own) for own in _OWN[1:] for error in near] if best.spread else []
-        return max([best, *fits], key=lambda fit: fit.evidence)
+        # The error hardly depends on the spread, nor the other way round.
+        best = self._best([(error, _SPREADS[len(_SPREADS) // 2], 0.0) for error in _ERRORS.tolist()])
+        best = self._best([(best.error, spread, 0.0) for spread in (0.0, *_SPREADS)])
+        if not best.spread:
+            return best
+        # Deviations of places explain a part of the errors.
+        errors = [error for error in _ERRORS.tolist() if best.error / 2.1 < error <= best.error]
+        return self._best([(error, best.spread, own) for own in _OWN for error in errors])
+
+    def _best(self, tried: Sequence[tuple[float, float, float]]) -> _Fit:
+        return max((self._fit(*deviations) for deviations in tried), key=lambda fit: fit.evidence)
 
     def _fit(self, error: float, spread: float, own: float) -> _Fit:
         # With the matrix determinant lemma and that of the inverse.
