@@ -3,7 +3,6 @@ from ._arithmetic import (
     WEIGHTED,
     Conflict,
     as_throughput,
-    count_table,
     fold_calibration,
     merge_tables,
     scale_table,
@@ -13,6 +12,7 @@ from ._arithmetic import (
 from ._builder import build_table, rebuild_table, write_table
 from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
 from ._comparison import TableComparison, compare_tables
+from ._counted import count_table
 from ._entries import UNKNOWN, Entry, MeasuredNetwork, TableLayer, named_operators
 from ._header import CostDocument, CountedDocument, HeaderDocument, SpaceDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nni_latency import FBNetSpace
 from nni_latency.errors import FileFormatError, InvalidValueError
@@ -52,6 +54,17 @@ def test_file_keeps_pairs(tmp_path):
     # Tables without pairs are as they were.
     content = json.loads(replace(table, pairs=()).save(tmp_path / "without.json").read_text())
     assert not content.get("pairs")
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_file_keeps_any_pair(tmp_path_factory, data):
+    number = st.floats(-1e-3, 1e-3)
+    kinds = tuple(tuple(data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))) for size in (2, 3))
+    costs = tuple(tuple(data.draw(st.lists(number, min_size=3, max_size=3))) for _ in range(3))
+    table = replace(make_table(), pairs=(LayerPair(("a", "b"), kinds, costs),))
+    path = tmp_path_factory.getbasetemp() / "any_pair.json"
+    assert LookupTable.load(table.save(path)).pairs == table.pairs
 
 
 @pytest.mark.parametrize(
