@@ -37,6 +37,9 @@ _OF_CANDIDATES, _OF_NETWORKS = 0.03, 0.02
 _OF_PART, _OF_MEAN_PART = 0.03, 0.01
 _ERRORS = np.geomspace(0.25, 4.0, 9)
 
+#: Fewest networks for a fit.
+_FEWEST_NETWORKS = 8
+
 #: Parts shorter than this share of the mean part are not measurements: an identity takes no time.
 _NO_PART = 1e-3
 
@@ -247,8 +250,10 @@ def fit_pairs(networks: Ints, times: Floats, costs: Floats, entries: Ints, neigh
     Returns
     -------
     PairCosts or None
-        None if the marginal likelihood is largest without pairs.
+        None if the marginal likelihood is largest without pairs, or there are few networks.
     """
+    if len(networks) < _FEWEST_NETWORKS:
+        return None
     unit = float(costs.sum(axis=1).mean())
     design, groups = _design(networks, costs / unit, entries, neighbours)
     rest = ((times - costs) / unit).ravel()

@@ -35,8 +35,9 @@ TYPICAL_ERROR, _UNCERTAINTY = 0.012, 0.8
 #: Degrees of freedom of the deviations: heavy tails, because networks at the ends of a space deviate more.
 _FREEDOM = 4
 
-#: Least gain in log-likelihood on networks outside of the fit for which costs of pairs are kept.
-_LEAST_GAIN = 1.0
+#: Least gain in log-likelihood on networks outside of the fit for which costs of pairs are kept: of all networks, and of
+#: the repeated ones, whose times are known best.
+_LEAST_GAIN, _LEAST_GAIN_REPEATED = 3.0, 1.0
 
 #: Least share of a sample that is left of it without what its neighbours add.
 _LEAST_REST = 0.1
@@ -76,7 +77,7 @@ def summarise(
         residency=fit.residency,
         reference=_reference(runs, fit, plan.indices_of(plan.reference)),
         drift=tuple(float(f"{seconds:.6g}") for seconds in samples.drift),
-        network_error=None if rest is None else _error_of_networks(rest, runs, fit, summaries),
+        network_error=None if rest is None else _error_of_networks(rest.repeated(), runs, fit, summaries),
     )
 
 
@@ -95,9 +96,24 @@ def _fitted(
     paired = None if neighbours is None else fit.with_pairs(runs, protocol, neighbours)
     if neighbours is None or paired is None:
         return fit, rest
-    others = [half.with_pairs(runs.of_rounds(place), protocol, neighbours) for place, half in enumerate(halves)]
+    # A network of both halves, as the reference networks are, must not have been fitted where it is predicted.
+    sides = [runs.of_rounds(half) for half in (0, 1)]
+    unique = [_missing_from(side.distinct, other.distinct) for side, other in zip(sides, sides[::-1], strict=True)]
+    others = [
+        half.with_pairs(side, protocol, neighbours, taken)
+        for half, side, taken in zip(halves, sides, unique, strict=True)
+    ]
     paired_rest = Rest.of(runs, paired, [other or half for other, half in zip(others, halves, strict=True)])
-    return (paired, paired_rest) if paired_rest.gain(rest) > _LEAST_GAIN else (fit, rest)
+    better = (
+        paired_rest.gain(rest) > _LEAST_GAIN and paired_rest.repeated().gain(rest.repeated()) > _LEAST_GAIN_REPEATED
+    )
+    return (paired, paired_rest) if better else (fit, rest)
+
+
+def _missing_from(networks: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which networks are not among others, (n,)."""
+    known = set(map(tuple, others.tolist()))
+    return np.array([tuple(network) not in known for network in networks.tolist()])
 
 
 def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | None:
@@ -115,16 +131,19 @@ class Rest:
     Parameters
     ----------
     locations : ndarray of shape (n_networks,)
-        Logarithm of measured over predicted time of every repeated network.
+        Logarithm of measured over predicted time of every network.
     errors : ndarray of shape (n_networks,)
         Their standard errors by the scatter of runs.
     taken : ndarray of int of shape (n_networks,)
         Indices of the networks among the distinct ones.
+    counts : ndarray of int of shape (n_networks,)
+        Number of runs of each network.
     """
 
     locations: NDArray[np.float64]
     errors: NDArray[np.float64]
     taken: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
     @classmethod
     def of(cls, runs: Runs, fit: TableFit, halves: Sequence[TableFit]) -> Rest:
@@ -140,8 +159,13 @@ class Rest:
         errors = location_errors(rest[known] - locations[groups], groups, count)
         costs = fit.predict(runs.distinct)
         light = costs <= _LIGHTEST * np.median(costs)
-        taken = np.flatnonzero((runs.counts >= _FEWEST_RUNS) & np.isfinite(locations) & ~light)
-        return cls(locations[taken], errors[taken], taken)
+        taken = np.flatnonzero(np.isfinite(locations) & ~light)
+        return cls(locations[taken], errors[taken], taken, runs.counts[taken])
+
+    def repeated(self) -> Rest:
+        """Return the networks that were run often enough for an estimate of their deviation."""
+        often = self.counts >= _FEWEST_RUNS
+        return Rest(self.locations[often], self.errors[often], self.taken[often], self.counts[often])
 
     def gain(self, other: Rest) -> float:
         """Return by how much networks are likelier than by other predictions, as a logarithm."""
@@ -268,13 +292,19 @@ class TableFit:
         sums: NDArray[np.float64] = self.values[networks + self.places.starts].sum(axis=1)
         return sums if self.pairs is None else sums + self.pairs.shares(networks).sum(axis=1)
 
-    def with_pairs(self, runs: Runs, protocol: Protocol, neighbours: Neighbours) -> TableFit | None:
-        """Return the fit with costs of pairs of neighbours; None if the parts do not depend on their neighbours."""
+    def with_pairs(
+        self, runs: Runs, protocol: Protocol, neighbours: Neighbours, taken: NDArray[np.bool_] | None = None
+    ) -> TableFit | None:
+        """Return the fit with costs of pairs of neighbours; None if the parts do not depend on their neighbours.
+
+        The costs of pairs are fitted to all distinct networks, or only to those `taken`.
+        """
         n_networks, n_layers = runs.distinct.shape
         parts = (runs.ids[:, None] * n_layers + np.arange(n_layers)).ravel()
         times = group_quantiles(self.samples.ravel(), parts, n_networks * n_layers, 0.5).reshape(n_networks, n_layers)
         index = runs.distinct + self.places.starts
-        pairs = fit_pairs(runs.distinct, times, self.values[index], index, neighbours)
+        kept = np.full(n_networks, fill_value=True) if taken is None else taken
+        pairs = fit_pairs(runs.distinct[kept], times[kept], self.values[index][kept], index[kept], neighbours)
         if pairs is None:
             return None
         samples = np.maximum(self.samples - pairs.shares(runs.networks), _LEAST_REST * self.samples)
