@@ -35,8 +35,8 @@ TYPICAL_ERROR, _UNCERTAINTY = 0.012, 0.8
 #: Degrees of freedom of the deviations: heavy tails, because networks at the ends of a space deviate more.
 _FREEDOM = 4
 
-#: Least gain in log-likelihood on networks outside of the fit for which costs of pairs are kept: of all networks, and of
-#: the repeated ones, whose times are known best.
+#: Least gains in log-likelihood for which costs of pairs are kept: on all networks outside of the fit, and on the
+#: repeated ones, whose times are known best.
 _LEAST_GAIN, _LEAST_GAIN_REPEATED = 3.0, 1.0
 
 #: Least share of a sample that is left of it without what its neighbours add.
