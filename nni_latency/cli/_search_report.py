@@ -273,7 +273,7 @@ def _parts(found: Found) -> list[tuple[str, str, float]]:
 def _layers(found: Found, cost: estimators.AdditiveCost) -> list[tuple[str, str, float]]:
     """List the layers where each has a cost; what is fixed comes as one."""
     sample = found.result.sample
-    parts = {label: cost.costs[label][sample[label]] for label in cost.costs}
+    parts = cost.parts(sample)
     # So that the layers make up the latency, less what a small network saves.
     factor = cost(sample) / (cost.constant + sum(parts.values()))
     searched = [(label, str(sample[label]), factor * part) for label, part in parts.items()]

@@ -168,6 +168,7 @@ def header_facts(table: tables.LookupTable) -> dict[str, Any]:
         "facts": dict(table.platform.facts),
         "protocol": table.protocol and table.protocol.as_dict(),
         "residency": table.residency and vars(table.residency),
+        "pairs": [{"layers": pair.layers, "kinds": pair.kinds, "costs": pair.costs} for pair in table.pairs],
         "nni_latency": table.package_version,
         "remarks": list(table.remarks),
     }
@@ -189,6 +190,12 @@ def header_summary(table: tables.LookupTable) -> dict[str, str]:
         saving, scale = table.residency.saving, table.residency.scale
         summary["residency"] = (
             f"small networks save up to {format_percent(saving)}, which fades over {format_metric(scale, table.metric)}"
+        )
+    if table.pairs:
+        costs = [cost for pair in table.pairs for row in pair.costs for cost in row]
+        summary["pairs"] = (
+            f"{number_of(len(table.pairs), 'pair')} of neighbouring layers, of which the two cost between "
+            f"{format_metric(min(costs), table.metric)} and {format_metric(max(costs), table.metric)} beyond their sum"
         )
     if table.drift:
         middle = measurement.quantile(table.drift, 0.5)

@@ -1,4 +1,4 @@
-"""`AdditiveCost`: the cost of every choice of a space, for fast evaluation of networks."""
+"""`AdditiveCost`: the cost of every choice of a space, and of pairs of neighbours, for fast evaluation of networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.combinations import SUM
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.estimators._choice_cost import ChoiceCost, sample_error
+from nni_latency.estimators._chain import Chain, share_pairs
+from nni_latency.estimators._choice_cost import ChoiceCost, CostTable, sample_error
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import combination_of
 
@@ -40,6 +41,15 @@ class AdditiveCost(ChoiceCost):
         Parts missing in the constant, or taken from the nearest known entry.
     residency : Residency or None
         Saving of small networks, applied to the sum.
+    pairs : tuple of CostTable, default=()
+        What the choices of two labels cost together beyond the sum of their costs, for metrics that add up. The pairs
+        make chains: a label is the first of one pair at most, and the second of one at most, behind the first. For
+        other interactions there is `GroupedCost`.
+
+    Raises
+    ------
+    InvalidValueError
+        If the pairs are not chains of the labels, or the costs of choices do not add up.
 
     Examples
     --------
@@ -48,6 +58,9 @@ class AdditiveCost(ChoiceCost):
     (3.25, (1.75, 3.25))
     >>> cost.predict([[0, 0], [1, 0]])
     array([1.75, 3.25])
+    >>> pair = CostTable(("a", "b"), np.array([[0.0], [1.0]]))
+    >>> AdditiveCost(1.0, {"a": {"x": 0.5, "y": 2.0}, "b": {"x": 0.25}}, pairs=(pair,)).predict([1, 0])
+    np.float64(4.25)
     """
 
     constant: float
@@ -55,12 +68,45 @@ class AdditiveCost(ChoiceCost):
     metric: str = "latency"
     missing: tuple[str, ...] = ()
     residency: Residency | None = None
+    pairs: tuple[CostTable, ...] = ()
 
     separable = True
 
+    def __post_init__(self) -> None:
+        if self.pairs and not self.combination.adds_up:
+            raise InvalidValueError(f"The {self.metric} of choices does not add up, so it has no costs of pairs.")
+        self._chain.check(self.pairs)
+
+    @cached_property
+    def _chain(self) -> Chain:
+        return Chain(tuple(self.costs), self.columns, self.pairs)
+
     @cached_property
     def _items(self) -> tuple[tuple[str, Mapping[Any, float]], ...]:
-        return tuple(self.costs.items())
+        """Costs of the labels that are not the second of a pair."""
+        behind = {pair.labels[1] for pair in self.pairs}
+        return tuple(item for item in self.costs.items() if item[0] not in behind)
+
+    @cached_property
+    def _links(self) -> tuple[tuple[str, tuple[tuple[str, dict[Any, dict[Any, float]]], ...]], ...]:
+        """Every chain of pairs: its first label, and the costs of the others by the choice before and their own."""
+        behind = {pair.labels[0]: pair for pair in self.pairs}
+        chains = []
+        for label, _ in self._items:
+            links, last = [], label
+            while last in behind:
+                pair = behind[last]
+                (first, last), matrix = pair.labels, self._paired(pair).tolist()
+                rows = (dict(zip(self.costs[last], row, strict=True)) for row in matrix)
+                links.append((last, dict(zip(self.costs[first], rows, strict=True))))
+            if links:
+                chains.append((label, tuple(links)))
+        return tuple(chains)
+
+    def _paired(self, pair: CostTable) -> NDArray[np.float64]:
+        """Return the costs of a pair with those of its second label."""
+        joint: NDArray[np.float64] = pair.costs + self.columns[list(self.costs).index(pair.labels[1])]
+        return joint
 
     @cached_property
     def columns(self) -> tuple[NDArray[np.float64], ...]:
@@ -70,6 +116,10 @@ class AdditiveCost(ChoiceCost):
     @cached_property
     def range(self) -> tuple[float, float]:
         """Costs of the cheapest and the most expensive network."""
+        if self.pairs:
+            ends = [self._chain.total(self._chain.best(sign)) for sign in (1.0, -1.0)]
+            cheapest, costliest = sorted(self._whole([self.constant, end]) for end in ends)
+            return cheapest, costliest
         lows, highs = ([float(pick(column)) for column in self.columns] for pick in (np.min, np.max))
         low, high = sorted(self._whole([self.constant, *ends]) for ends in (lows, highs))
         return low, high
@@ -95,11 +145,40 @@ class AdditiveCost(ChoiceCost):
             if self._plain:
                 for label, choices in self._items:
                     total += choices[sample[label]]
+                for first, links in self._links:
+                    before = sample[first]
+                    for label, rows in links:
+                        chosen = sample[label]
+                        total += rows[before][chosen]
+                        before = chosen
                 return total
             parts = [choices[sample[label]] for label, choices in self._items]
+            for first, links in self._links:
+                labels = [first, *(label for label, _ in links)]
+                chain = zip(labels, links, strict=False)
+                parts += [rows[sample[before]][sample[label]] for before, (label, rows) in chain]
         except (KeyError, TypeError) as error:
             raise sample_error(sample, self.costs, error) from error
         return self._whole([total, *parts])
+
+    def parts(self, sample: Mapping[str, Any]) -> dict[str, float]:
+        """Return what every label adds to the total of a sample; a pair counts for both, in proportion to their costs.
+
+        Raises
+        ------
+        MissingEntryError
+            As `__call__`.
+        """
+        self(sample)
+        chosen = {label: list(choices).index(sample[label]) for label, choices in self.costs.items()}
+        values = [choices[sample[label]] for label, choices in self.costs.items()]
+        places = {label: place for place, label in enumerate(self.costs)}
+        pairs = [
+            (places[first], places[second], float(pair.costs[chosen[first], chosen[second]]))
+            for pair in self.pairs
+            for first, second in [pair.labels]
+        ]
+        return dict(zip(self.costs, share_pairs(values, pairs), strict=True))
 
     @cached_property
     def _plain(self) -> bool:
@@ -139,20 +218,25 @@ class AdditiveCost(ChoiceCost):
 
     def _sum(self, indices: NDArray[Any]) -> NDArray[np.float64]:
         """Sum the costs of a batch of architectures that fits into the cache."""
+        chosen = dict(zip(self.costs, np.ascontiguousarray(indices.T), strict=True))
+        columns = dict(zip(self.costs, self.columns, strict=True))
+        for label, column in columns.items():
+            self._check_indices(label, column, chosen[label])
         total = np.full(len(indices), self.constant)
-        for (label, _), column, chosen in zip(self._items, self.columns, np.ascontiguousarray(indices.T), strict=True):
-            self._check_indices(label, column, chosen)
-            total = self.combination.join(total, column[chosen])
+        for label, _ in self._items:
+            total = self.combination.join(total, columns[label][chosen[label]])
+        for first, second, matrix in self._flat_links:
+            total += matrix[chosen[first] * len(columns[second]) + chosen[second]]
         return np.asarray(self.of_sum(total))
+
+    @cached_property
+    def _flat_links(self) -> list[tuple[str, str, NDArray[np.float64]]]:
+        return [(*pair.labels, self._paired(pair).ravel()) for pair in self.pairs]  # type: ignore[misc]
 
     def _check_indices(self, label: str, column: NDArray[np.float64], chosen: NDArray[Any]) -> None:
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(column)):
             wrong = chosen.min() if chosen.min() < 0 else chosen.max()
             raise InvalidValueError(f"An index of {label!r} must be in [0, {len(column) - 1}]. Got {wrong}.")
-
-
-#: Replaces the logarithm of a probability of zero, so that unavoidable choices remain possible.
-_IMPOSSIBLE = -1e9
 
 
 def additive_cost(estimator: LayerEstimator, plan: MeasurePlan) -> AdditiveCost:
@@ -212,6 +296,8 @@ def separable_cost(
 
 def cheapest_selection(cost: AdditiveCost) -> dict[str, Any]:
     """Return the cheapest network as ``{label: choice}``."""
+    if cost.pairs:
+        return _name(cost, cost._chain.best())
     return {label: min(choices, key=choices.__getitem__) for label, choices in cost.costs.items()}
 
 
@@ -270,51 +356,13 @@ def likeliest_within(
     if floor <= float(cost.predict([likeliest])[0]) <= target:
         return _name(cost, likeliest)
     slack = max(0.0, cost.as_sum(target) - cost.as_sum(cost.range[0]))
-    most = resolution + len(cost.columns)
-    steps = [_steps(column - column.min(), slack / resolution, most) for column in cost.columns]
-    scores, choices = _knapsack(log_probabilities, steps, most)
-    totals = np.flatnonzero(scores > -np.inf)
-    networks = _walk_back(choices, steps, totals)
+    scores, networks = cost._chain.reachable(log_probabilities, slack / resolution, resolution + len(cost.columns))
     values = cost.predict(networks)
     # The network with zero steps meets the target up to rounding errors.
     allowed = values <= max(target, values[0])
     wanted = allowed & (values >= floor)
-    best = np.where(wanted if wanted.any() else allowed, scores[totals], -np.inf).argmax()
+    best = np.where(wanted if wanted.any() else allowed, scores, -np.inf).argmax()
     return _name(cost, networks[best].tolist())
-
-
-def _steps(extra: NDArray[np.float64], step: float, most: int) -> NDArray[Any]:
-    """Round extra costs to steps; unaffordable ones become `most` + 1."""
-    too_costly = extra > step * most
-    return np.where(too_costly, most + 1, np.rint(np.where(too_costly, 0, extra) / (step or 1))).astype(int)
-
-
-def _knapsack(
-    log_probabilities: Sequence[Sequence[float]], steps: Sequence[NDArray[Any]], most: int
-) -> tuple[NDArray[np.float64], list[NDArray[Any]]]:
-    """Return the best score for every total number of steps, and the choice of each label that led to it."""
-    best = np.full(most + 1, -np.inf)
-    best[0] = 0.0
-    choices = []
-    for row, extra in zip(log_probabilities, steps, strict=True):
-        options = np.full((len(extra), most + 1), -np.inf)
-        for choice, (score, step) in enumerate(zip(row, extra, strict=True)):
-            if step <= most:
-                options[choice, step:] = best[: most + 1 - step] + max(score, _IMPOSSIBLE)
-        choices.append(options.argmax(axis=0))
-        best = options.max(axis=0)
-    return best, choices
-
-
-def _walk_back(
-    choices: Sequence[NDArray[Any]], steps: Sequence[NDArray[Any]], totals: NDArray[Any]
-) -> NDArray[np.int64]:
-    """Return the network that led to each total, (n_totals, n_labels)."""
-    picked = []
-    for column_steps, by_total in zip(reversed(steps), reversed(choices), strict=True):
-        picked.append(by_total[totals])
-        totals = totals - column_steps[picked[-1]]
-    return np.stack(picked[::-1], axis=1)
 
 
 def _name(cost: AdditiveCost, indices: Sequence[int]) -> dict[str, Any]:

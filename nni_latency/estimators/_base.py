@@ -184,6 +184,13 @@ class LayerEstimator(Estimator):
         """
         return self.estimate_op(op)
 
+    def with_neighbours(self, parts: Sequence[tuple[str, str, Estimate]]) -> list[tuple[str, str, Estimate]]:
+        """Return the parts of a network, each with its layer and choice, with what neighbours cost together.
+
+        By default a part does not depend on its neighbours.
+        """
+        return list(parts)
+
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the estimator is tied to another space than the plan; most support any space."""
 

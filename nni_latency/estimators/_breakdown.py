@@ -194,4 +194,4 @@ def _estimated_parts(
         choice = selection[layer.name]
         op = layer.candidates[choice].op
         parts.append((layer.name, choice, estimator.estimate_choice(layer.name, choice, op)))
-    return parts
+    return estimator.with_neighbours(parts)

@@ -31,7 +31,7 @@ class ChoiceCost(ABC):
     missing: tuple[str, ...]
     residency: Residency | None
 
-    #: Whether every part depends on the choice of a single label.
+    #: Whether parts depend on single labels, or on chains of pairs of them, so that extremes are exact.
     separable: bool
 
     @property

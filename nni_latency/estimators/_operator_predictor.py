@@ -18,6 +18,7 @@ from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.operators import OpSpec, family_of, size_of_attribute, work_of
 from nni_latency.platforms import Platform
 from nni_latency.regression import CORRELATIONS, Posterior, Spectrum, proportional, squared_distances
+from nni_latency.tables import Entry
 from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
@@ -303,3 +304,22 @@ class PredictedRest(LayerEstimator):
     @cached_property
     def _predictor(self) -> OperatorPredictor:
         return OperatorPredictor(list(self.known), [item.value for item in self.known.values()])
+
+
+#: Counts that define the distance of two operators.
+_NEAR_BY = ("macs", "acts", "inp", "params", "memory")
+
+
+def nearest_entry(op: OpSpec | None, entries: Iterable[Entry]) -> Entry | None:
+    """Return the entry with the nearest operator: of the same kind if possible, with the closest counts."""
+    counted = [entry for entry in entries if entry.features is not None]
+    if op is None or not counted:
+        return None
+    wanted = work_of(op)[0]
+
+    def distance(entry: Entry) -> tuple[bool, float]:
+        have = entry.features
+        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in _NEAR_BY)
+        return entry.op is None or entry.op.kind != op.kind, sum(logs)
+
+    return min(counted, key=distance)

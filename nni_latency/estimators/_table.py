@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -14,8 +13,9 @@ import nni_latency.estimators.transfer as transfer
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, listed
 from nni_latency.estimators._additive import AdditiveCost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator, LayerShare, layer_shares
-from nni_latency.estimators._operator_predictor import OperatorPredictor
-from nni_latency.operators import OpSpec, work_of
+from nni_latency.estimators._neighbours import neighbouring_operators, neighbouring_parts, paired_cost
+from nni_latency.estimators._operator_predictor import OperatorPredictor, nearest_entry
+from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import (
     HEAD_ONLY,
@@ -29,9 +29,6 @@ from nni_latency.tables import (
 from nni_latency.units import combination_of, number_of
 
 Missing = Literal["error", "nearest", "predict"]
-
-#: Counts that define the distance of two operators.
-_NEAR_BY = ("macs", "acts", "inp", "params", "memory")
 
 
 class TableEstimator(LayerEstimator):
@@ -277,7 +274,7 @@ class TableEstimator(LayerEstimator):
                 searched[name] = {choice: self._part(layer, choice, op) for choice, op in choices.items()}
             else:
                 fixed.append(self._part(layer, defaults[name], choices[defaults[name]]))
-        return separable_cost(self, fixed, searched)
+        return paired_cost(separable_cost(self, fixed, searched), self.table, defaults)
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
@@ -334,9 +331,13 @@ class TableEstimator(LayerEstimator):
 
     def _parts(self, sample: Mapping[str, Any] | Sequence[int]) -> list[tuple[str, str, Estimate]]:
         selection = self.selection(sample)
-        return [
-            (layer.name, selection[layer.name], self._part(layer, selection[layer.name])) for layer in self.table.layers
-        ]
+        return self.with_neighbours(
+            [(name, choice, self._part(self._layer(name), choice)) for name, choice in selection.items()]
+        )
+
+    def with_neighbours(self, parts: Sequence[tuple[str, str, Estimate]]) -> list[tuple[str, str, Estimate]]:
+        """Return the parts of a network with what neighbours cost together, shared in proportion to their costs."""
+        return neighbouring_parts(self.table, parts)
 
     def _layer(self, name: str) -> TableLayer:
         """Return one layer; an unknown fixed layer has no entries."""
@@ -419,19 +420,5 @@ class TableEstimator(LayerEstimator):
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         """Estimate the operators of a captured network, each by its own layer if they are the space's layers."""
-        return [self.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
-
-
-def nearest_entry(op: OpSpec | None, entries: Iterable[Entry]) -> Entry | None:
-    """Return the entry with the nearest operator: of the same kind if possible, with the closest counts."""
-    counted = [entry for entry in entries if entry.features is not None]
-    if op is None or not counted:
-        return None
-    wanted = work_of(op)[0]
-
-    def distance(entry: Entry) -> tuple[bool, float]:
-        have = entry.features
-        logs = (abs(math.log((getattr(wanted, n) + 1) / (getattr(have, n) + 1))) for n in _NEAR_BY)
-        return entry.op is None or entry.op.kind != op.kind, sum(logs)
-
-    return min(counted, key=distance)
+        parts = [self.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
+        return neighbouring_operators(self.table, ops, parts)

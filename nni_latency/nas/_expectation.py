@@ -62,6 +62,8 @@ class _Expectation(nn.Module):
 class ExpectedCost(_Expectation):
     """Constant plus the sum over labels and choices of probability times cost, less what a small network saves.
 
+    The choices of different labels are independent, so a pair of choices has the product of their probabilities.
+
     The saving is that of a network of the expected sum, which is close to the expected saving: the curve is smooth.
 
     Parameters
@@ -75,15 +77,42 @@ class ExpectedCost(_Expectation):
         If the metric is not a sum over layers.
     """
 
+    places: torch.Tensor
+    pairs: torch.Tensor
+
     def __init__(self, cost: AdditiveCost) -> None:
         super().__init__(cost)
         flat = torch.cat([torch.from_numpy(column) for column in cost.columns])
         self.register_buffer("costs", flat.to(torch.float32), persistent=False)
+        places, pairs = _pair_entries(cost)
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("pairs", pairs, persistent=False)
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
         """Return the expected cost, a scalar, of flat probabilities."""
         # A product and a sum, because a dot product may wake up the threads of the BLAS for these few numbers.
-        return self._whole((probabilities * self.costs.to(probabilities.device)).sum() + self.constant)
+        device = probabilities.device
+        total = (probabilities * self.costs.to(device)).sum() + self.constant
+        if len(self.pairs):
+            earlier, later = probabilities[self.places.to(device)]
+            total = total + ((earlier[:, :, None] * self.pairs.to(device)).sum(1) * later).sum()
+        return self._whole(total)
+
+
+def _pair_entries(cost: AdditiveCost) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where the probabilities of all pairs of labels stand, and their costs; smaller labels cost zero beyond.
+
+    The shapes are (2, n_pairs, n_choices) and (n_pairs, n_choices, n_choices).
+    """
+    starts = dict(zip(cost.costs, np.cumsum([0, *map(len, cost.columns)]).tolist(), strict=False))
+    width = max((max(pair.costs.shape) for pair in cost.pairs), default=1)
+    places = np.zeros((2, len(cost.pairs), width), dtype=np.int64)
+    costs = np.zeros((len(cost.pairs), width, width), dtype=np.float32)
+    for index, pair in enumerate(cost.pairs):
+        for side, (label, size) in enumerate(zip(pair.labels, pair.costs.shape, strict=True)):
+            places[side, index, :size] = starts[label] + np.arange(size)
+        costs[index, : pair.costs.shape[0], : pair.costs.shape[1]] = pair.costs
+    return torch.from_numpy(places), torch.from_numpy(costs)
 
 
 def _serial_softmax(logits: torch.Tensor) -> torch.Tensor:

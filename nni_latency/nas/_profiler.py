@@ -219,7 +219,7 @@ def expression_of(cost: SpaceCost, space: Any) -> Any:
     if not cost.combination.has_expectation:
         return _WholeCost(cost, terms)
     total = functools.reduce(operator.add, terms) + cost.constant
-    return total if cost.residency is None else _ResidentSum(cost, total)
+    return total if cost.residency is None and not cost.pairs else _NearlySum(cost, total)
 
 
 class _WholeCost(MutableExpression):
@@ -239,11 +239,11 @@ class _WholeCost(MutableExpression):
         self._cost.check_additive()
 
 
-class _ResidentSum(MutableExpression):
-    """A sum less what a small network saves.
+class _NearlySum(MutableExpression):
+    """A sum less what a small network saves, and with what neighbours cost together.
 
     NNI takes the expectation of a sum term by term and of anything else over every network of the space, which never
-    ends. So this looks like a sum: NNI's own expectation leaves out the saving, and evaluation is exact.
+    ends. So this looks like a sum: NNI's own expectation leaves out saving and neighbours, and evaluation is exact.
     """
 
     def __init__(self, cost: AdditiveCost, total: MutableExpression) -> None:
@@ -251,4 +251,4 @@ class _ResidentSum(MutableExpression):
         self._cost = cost
 
     def evaluate(self, values: Any) -> float:
-        return float(self._cost.of_sum(super().evaluate(values)))
+        return self._cost(values)

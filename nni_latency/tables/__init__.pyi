@@ -3,7 +3,6 @@ from ._arithmetic import (
     WEIGHTED,
     Conflict,
     as_throughput,
-    count_table,
     fold_calibration,
     merge_tables,
     scale_table,
@@ -13,6 +12,7 @@ from ._arithmetic import (
 from ._builder import build_table, rebuild_table, write_table
 from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
 from ._comparison import TableComparison, compare_tables
+from ._counted import count_table
 from ._entries import UNKNOWN, Entry, MeasuredNetwork, TableLayer, named_operators
 from ._header import CostDocument, CountedDocument, HeaderDocument, SpaceDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts
@@ -20,7 +20,9 @@ from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable, table_schema
 from ._machine import Locations, Residency, fit_residency, locate
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
+from ._operator_energy import energy_of_operators
 from ._operators import OperatorSamples, Place, check_operators, operator_entries
+from ._pairs import LayerPair
 from ._plan import (
     HEAD_ONLY,
     OPERATORS,
@@ -39,7 +41,7 @@ from ._plan import (
 )
 from ._shipped import LIST_SHIPPED, find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
-from ._solving import Solution, energy_of_operators, metered_table, network_powers, solve_entries
+from ._solving import Solution, metered_table, network_powers, solve_entries
 
 __all__ = [
     "CONFLICTS",
@@ -59,6 +61,7 @@ __all__ = [
     "Entry",
     "HeaderDocument",
     "KnownCosts",
+    "LayerPair",
     "LayerSchedule",
     "Locations",
     "LookupTable",

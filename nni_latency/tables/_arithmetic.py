@@ -1,20 +1,18 @@
-"""Tables derived without measuring: scaled, subsets, merged, weighted sums, throughput, and counted memory."""
+"""Tables derived from others: scaled, subsets, merged, weighted sums, throughput."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import nni_latency.measurement as measurement
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, UnknownNameError, listed
-from nni_latency.platforms import Platform, check_same_platform
+from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError, listed
+from nni_latency.platforms import check_same_platform
 from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._plan import MeasurePlan
-from nni_latency.units import COUNTED_METRICS, combination_of, format_percent, number_of
+from nni_latency.tables._pairs import weighed_pairs
+from nni_latency.units import combination_of, format_percent, number_of
 
 Conflict = Literal["error", "first", "last", "mean"]
 
@@ -56,6 +54,7 @@ def scale_table(table: LookupTable, factor: float) -> LookupTable:
     return table.with_entries(
         lambda entry: entry.scaled(factor),
         residency=table.residency and table.residency.scaled(slower),
+        pairs=tuple(pair.scaled(slower) for pair in table.pairs),
         networks=tuple(network.scaled(factor) for network in table.networks),
         reference=table.reference and table.reference * by,
         remarks=(*table.remarks, f"Scaled by {factor:g}."),
@@ -108,8 +107,8 @@ def subset_table(
 def merge_tables(tables: Sequence[LookupTable], *, conflict: Conflict = "error") -> LookupTable:
     """Merge tables of one space and platform.
 
-    Calibration, residency, protocol and all other metadata are those of the first table; the others contribute entries,
-    multiplied by their calibration and divided by that of the first.
+    Calibration, residency, costs of pairs, protocol and all other metadata are those of the first table; the others
+    contribute entries, multiplied by their calibration and divided by that of the first.
 
     Parameters
     ----------
@@ -183,8 +182,9 @@ def _outline(layer: TableLayer) -> tuple[str, tuple[str, ...], bool, str | None]
 
 def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
     """Return an equivalent table with another calibration."""
-    factor = combination_of(table.metric).footing(table.calibration / calibration)
-    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor))
+    ratio = table.calibration / calibration
+    factor, pairs = combination_of(table.metric).footing(ratio), tuple(pair.scaled(ratio) for pair in table.pairs)
+    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor), pairs=pairs)
 
 
 def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict, clashes: list[str]) -> TableLayer:
@@ -221,6 +221,8 @@ def _merged_remarks(tables: Sequence[LookupTable], clashes: Sequence[str], confl
         remarks.append("None of the merged tables says what device it is of; they were taken for one.")
     if any(table.residency != first.residency for table in tables):
         remarks.append("What small networks save is that of the first of the merged tables.")
+    if any(table.pairs != first.pairs for table in tables):
+        remarks.append("What neighbouring layers cost together is that of the first of the merged tables.")
     references = [table.reference for table in tables if table.reference is not None]
     if references and max(references) > (1 + _SPEED) * min(references):
         remarks.append(
@@ -280,9 +282,11 @@ def weigh_tables(tables: Sequence[LookupTable], weights: Sequence[float]) -> Loo
             raise MismatchError("The tables of a weighted sum must have the same layers and candidates.")
     folded = [fold_calibration(table) for table in tables]
     layers = [_weighed([table.layers[place] for table in folded], weights) for place in range(len(first.layers))]
+    pairs = weighed_pairs([table.pairs for table in folded], weights)
+    remarks = tuple(dict.fromkeys(remark for table in tables for remark in table.remarks))
     return replace(
-        folded[0], metric=WEIGHTED, layers=tuple(layers), residency=None, network_error=None, reference=None,
-        campaign=None, remarks=tuple(dict.fromkeys(remark for table in tables for remark in table.remarks)),
+        folded[0], metric=WEIGHTED, layers=tuple(layers), pairs=pairs, residency=None, network_error=None,
+        reference=None, campaign=None, remarks=remarks,
     )  # fmt: skip
 
 
@@ -298,48 +302,6 @@ def _weighed(layers: Sequence[TableLayer], weights: Sequence[float]) -> TableLay
     return replace(layers[0], entries=entries)
 
 
-def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTable:
-    """Count the memory of every candidate of a plan, without a device.
-
-    Parameters
-    ----------
-    plan : MeasurePlan
-        Candidates to count.
-    metric : {"parameter_memory", "activation_memory"}
-        Bytes of parameters and buffers; or the peak bytes of a candidate's live tensors, its input and output included.
-    platform : Platform
-        Determines the precision, and is recorded in the table.
-
-    Returns
-    -------
-    LookupTable
-
-    Raises
-    ------
-    InvalidValueError
-        If the metric is not one of these.
-    MeasurementError
-        If a candidate cannot be built or executed.
-    """
-    if metric not in COUNTED_METRICS:
-        raise InvalidValueError(f"Counted are {' and '.join(COUNTED_METRICS)}. Got {metric!r}.")
-    layers, inputs = [], _zeros(plan.input_shape, platform.precision)
-    for layer in plan.layers:
-        entries, outputs = {}, None
-        for name, candidate in layer.candidates.items():
-            with _naming("make", layer.name, name):
-                module = candidate.build().eval().to(_dtype(platform.precision))
-            with _naming("run", layer.name, name):
-                count = float(_count(metric, module, inputs))
-                outputs = _run(module, inputs) if outputs is None else outputs
-            entries[name] = Entry(count, count, count, op=candidate.op)
-        layers.append(TableLayer.of_plan(layer, entries))
-        inputs = outputs
-    return LookupTable(
-        space=plan.space, platform=platform, layers=tuple(layers), input_shape=plan.input_shape, metric=metric
-    )
-
-
 def as_throughput(table: LookupTable) -> LookupTable:
     """Convert a table of latencies to throughput: the batch size over the latency [1/s].
 
@@ -352,41 +314,7 @@ def as_throughput(table: LookupTable) -> LookupTable:
         raise InvalidValueError(f"Only latencies become throughput. The table is one of {table.metric}.")
     batch = table.batch_size
     residency = table.residency and table.residency.scaled(1 / batch)
-    return table.with_entries(lambda entry: entry.inverted(batch), metric="throughput", residency=residency)
-
-
-def _count(metric: str, module: Any, inputs: Any) -> int:
-    # Accessed through the package and not imported from it, so that torch is loaded only here.
-    if metric == "parameter_memory":
-        return measurement.parameter_memory(module)
-    return measurement.activation_memory(module, inputs)
-
-
-@contextlib.contextmanager
-def _naming(what: str, layer: str, name: str) -> Iterator[None]:
-    """Name the candidate in any error that it raises."""
-    try:
-        yield
-    except Exception as error:  # third-party code may raise anything
-        raise MeasurementError(f"Cannot {what} {layer}:{name}: {type(error).__name__}: {error}") from error
-
-
-def _zeros(shape: tuple[int, ...], precision: str) -> Any:
-    import torch
-
-    return torch.empty(shape, dtype=_dtype(precision), device="meta")
-
-
-def _dtype(precision: str) -> Any:
-    import torch
-
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-
-
-def _run(module: Any, inputs: Any) -> Any:
-    import copy
-
-    import torch
-
-    with torch.inference_mode():
-        return copy.deepcopy(module).to("meta")(inputs)
+    pairs = tuple(pair.scaled(1 / batch) for pair in table.pairs)
+    return table.with_entries(
+        lambda entry: entry.inverted(batch), metric="throughput", residency=residency, pairs=pairs
+    )

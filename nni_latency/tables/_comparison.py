@@ -28,7 +28,7 @@ class TableComparison:
     only_first, only_second : tuple of (str, str)
         Layer and choice of candidates in only one table.
     differences : tuple of str
-        Other differences: space, platform, input.
+        Other differences: space, platform, input, costs of pairs of layers.
 
     Examples
     --------
@@ -110,6 +110,8 @@ def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
     differences = [*first.space.differences(second.space), *first.platform.differences(second.platform)]
     if first.input_shape != second.input_shape:
         differences.append(f"input {_shape(first)} against {_shape(second)}")
+    if first.pairs != second.pairs and bool(first.pairs) != bool(second.pairs):
+        differences.append(f"only the {'first' if first.pairs else 'second'} has costs of pairs of neighbouring layers")
     return TableComparison(
         first=folded[0],
         second=folded[1],

@@ -16,19 +16,20 @@ from nni_latency.documents import DocumentFormat, ShapeTuple, line
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import naming
 from nni_latency.notebook import bar_chart, heat_map
-from nni_latency.operators import OpSpec, family_of, features_of
+from nni_latency.operators import family_of, features_of
 from nni_latency.platforms import Platform
 from nni_latency.tables._entries import Entry, MeasuredNetwork, TableLayer
+from nni_latency.tables._hand_made import hand_made_entries, hand_made_outline
 from nni_latency.tables._header import HeaderDocument, SpaceTable
 from nni_latency.tables._layer_schedule import NEGLIGIBLE
-from nni_latency.tables._plan import UNKNOWN_SPACE, SpaceReference, measure_plan_of
+from nni_latency.tables._pairs import LayerPair, check_pairs
 from nni_latency.units import METRIC_UNITS, METRICS, cost_row, format_metric, number_of
 
 #: Number of operators that a notebook shows.
 _DRAWN = 20
 
 #: Fields of the file in addition to the header: lists with one item per line, and all.
-_LISTS = ("networks", "layers", "operators")
+_LISTS = ("networks", "layers", "pairs", "operators")
 _FIELDS = ("input_shape", "reference", "operator_coverage", "failures", *_LISTS)
 
 
@@ -47,6 +48,8 @@ class LookupTable(SpaceTable):
         Shape of the networks' input, batch first; for imported operators only the batch size.
     layers : tuple of TableLayer
         Layers from input to output; empty in a table of operators.
+    pairs : tuple of LayerPair, default=()
+        What neighbouring layers cost beyond the sum of their entries; empty where they cost nothing.
     operators : tuple of Entry
         Distinct operators; empty in a table with layers.
     networks : tuple of MeasuredNetwork
@@ -65,8 +68,8 @@ class LookupTable(SpaceTable):
     Raises
     ------
     InvalidValueError
-        If the table has neither layers nor operators, or both; a duplicate layer or operator; or a calibration that is
-        not a positive number.
+        If the table has neither layers nor operators, or both; a duplicate layer or operator; pairs that are not of its
+        layers; or a calibration that is not a positive number.
 
     Examples
     --------
@@ -76,6 +79,7 @@ class LookupTable(SpaceTable):
     """
 
     layers: tuple[TableLayer, ...] = ()
+    pairs: tuple[LayerPair, ...] = ()
     operators: tuple[Entry, ...] = ()
     networks: tuple[MeasuredNetwork, ...] = ()
     operator_coverage: float = 1.0
@@ -92,6 +96,7 @@ class LookupTable(SpaceTable):
             )
         if len({entry.op.op_key for entry in self.operators if entry.op}) < len(self.operators):
             raise InvalidValueError("A table of operators must hold every operator once.")
+        check_pairs(self.pairs, {layer.name: len(layer.choices) for layer in self.layers})
         for (layer, choice), entry in self.places():
             if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
                 raise InvalidValueError(f"The {self.metric} of {layer!r}: {choice} must be positive. Got 0.")
@@ -135,7 +140,7 @@ class LookupTable(SpaceTable):
         UnknownNameError
             If the space has no layer or choice of that name.
         """
-        header, empty, ops = _outline(space, batch_size, input_shape)
+        header, empty, ops = hand_made_outline(space, batch_size, input_shape)
         layers = {layer.name: layer for layer in empty}
         for label, given in latencies.items():
             name = str(label)
@@ -144,7 +149,7 @@ class LookupTable(SpaceTable):
             for choice in given:
                 if str(choice) not in layers[name].choices:
                     raise UnknownNameError.of(f"choice of {name!r}", choice, list(layers[name].choices))
-            layers[name] = replace(layers[name], entries=_hand_entries(name, given, ops.get(name, {})))
+            layers[name] = replace(layers[name], entries=hand_made_entries(name, given, ops.get(name, {})))
         platform = platform or Platform("unknown", "unknown")
         return cls(**header, platform=platform, layers=tuple(layers.values()), metric=metric)
 
@@ -333,78 +338,6 @@ class LookupTable(SpaceTable):
         return table
 
 
-_Ops = Mapping[str, Mapping[str, OpSpec]]
-
-
-def _outline(space: Any, batch_size: int, asked: Sequence[int] | None) -> tuple[dict[str, Any], list[TableLayer], _Ops]:
-    """Return space and input shape, the layers without entries, and their operators, for any kind of space."""
-    shape = None if asked is None else _checked_shape(asked)
-    batch_size = batch_size if shape is None else shape[0]
-    if hasattr(space, "measure_plan"):
-        plan = measure_plan_of(space, batch_size)
-        if shape not in (None, plan.input_shape):
-            raise InvalidValueError(f"The 'input_shape' of {plan.space} must be {plan.input_shape}. Got {shape}.")
-        header = {"space": plan.space, "input_shape": plan.input_shape}
-        return header, [TableLayer.of_plan(layer) for layer in plan.layers], plan.ops
-    if hasattr(space, "simplify"):
-        labels = {label: _values(label, mutable) for label, mutable in space.simplify().items()}
-        reference = SpaceReference.of_class(type(space), getattr(space, "args", {}))
-    elif isinstance(space, Mapping):
-        labels, reference = dict(space), SpaceReference(UNKNOWN_SPACE)
-    else:
-        raise InvalidValueError(
-            f"The 'space' must be an NNI model space or a mapping of labels to choices. Got {type(space).__name__}."
-        )
-    if not labels:
-        raise InvalidValueError(f"The space {reference} has no choices: there is nothing to search.")
-    layers = [TableLayer(str(name), _hand_choices(str(name), values), {}) for name, values in labels.items()]
-    if shape is None:
-        example = space.example_inputs(batch_size) if hasattr(space, "example_inputs") else None
-        shape = tuple(getattr(example, "shape", (batch_size,)))
-    return {"space": reference, "input_shape": shape}, layers, {}
-
-
-def _values(label: str, mutable: Any) -> Sequence[Any]:
-    if not hasattr(mutable, "values"):
-        raise InvalidValueError(f"The choice {label!r} must be one of a list of values. It is {mutable!r}.")
-    found: Sequence[Any] = mutable.values
-    return found
-
-
-def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
-        raise InvalidValueError(f"The 'input_shape' must be whole numbers of at least 1, batch first. Got {shape!r}.")
-    return tuple(shape)
-
-
-def _hand_choices(layer: str, values: Any) -> tuple[str, ...]:
-    choices = tuple(map(str, values))
-    if not choices:
-        raise InvalidValueError(f"The layer {layer!r} has no choices. Name its choices, or leave it out.")
-    repeated = next((choice for choice in choices if choices.count(choice) > 1), None)
-    if repeated is not None:
-        raise InvalidValueError(
-            f"The layer {layer!r} has two choices that are both called {repeated!r} in a table. Rename one of them."
-        )
-    return choices
-
-
-def _hand_entries(layer: str, given: Mapping[Any, float], ops: Mapping[str, OpSpec]) -> dict[str, Entry]:
-    entries = {}
-    for choice, cost in given.items():
-        if str(choice) in entries:
-            raise InvalidValueError(
-                f"The layer {layer!r} has two costs of the choice {str(choice)!r}. Keep one of them."
-            )
-        try:
-            entries[str(choice)] = Entry(float(cost), float(cost), float(cost), op=ops.get(str(choice)))
-        except (TypeError, ValueError) as error:
-            raise InvalidValueError(
-                f"The cost of {layer!r}, choice {choice!r} must be a positive, finite number. Got {cost!r}."
-            ) from error
-    return entries
-
-
 class TableDocument(HeaderDocument):
     """A lookup table: what the candidates or the operators of a space cost on one platform."""
 
@@ -418,6 +351,9 @@ class TableDocument(HeaderDocument):
         default=(), description="measured whole for a table of operators; the first is the reference network"
     )
     layers: tuple[TableLayer, ...] = Field(default=(), description="from the input to the output")
+    pairs: tuple[LayerPair, ...] = Field(
+        default=(), description="what neighbouring layers cost beyond the sum of their entries"
+    )
     operators: tuple[Entry, ...] = Field(default=(), description="each once, in a table without layers")
 
 

@@ -30,8 +30,8 @@ from nni_latency.operators import OpSpec, parse_op_keys
 from nni_latency.tables._entries import Entry, MeasuredNetwork
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._machine import fit_residency
+from nni_latency.tables._operator_energy import energy_of_operators, powers_of
 from nni_latency.tables._plan import OperatorPlan
-from nni_latency.tables._solving import energy_of_operators, powers_of
 from nni_latency.units import number_of
 
 #: Kind of the campaign of a table of operators in a store.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from nni_latency.costs import NORMAL
 from nni_latency.measurement import Measurement, Protocol, Summary
 from nni_latency.platforms import Platform
-from nni_latency.regression import deviation, group_means, group_quantiles, huber_locations
+from nni_latency.regression import deviation, group_means, group_quantiles, huber_locations, huber_losses
 from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._layer_schedule import Runs, Samples
 from nni_latency.tables._lookup_table import LookupTable
 from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors
+from nni_latency.tables._pairs import Neighbours, PairCosts, fit_pairs
 from nni_latency.tables._plan import MeasurePlan
 
 #: Networks with a lower cost, relative to the median one, are excluded from the error: they lie at the curve's end.
@@ -33,6 +34,13 @@ TYPICAL_ERROR, _UNCERTAINTY = 0.012, 0.8
 
 #: Degrees of freedom of the deviations: heavy tails, because networks at the ends of a space deviate more.
 _FREEDOM = 4
+
+#: Least gains in log-likelihood for which costs of pairs are kept: on all networks outside of the fit, and on the
+#: repeated ones, whose times are known best.
+_LEAST_GAIN, _LEAST_GAIN_REPEATED = 3.0, 1.0
+
+#: Least share of a sample that is left of it without what its neighbours add.
+_LEAST_REST = 0.1
 
 #: Grid of network errors.
 _ERRORS = np.geomspace(0.001, 0.2, 107)
@@ -54,12 +62,13 @@ def summarise(
     """
     runs = samples.runs
     places = Places.of([[candidate.op.op_key for candidate in layer.candidates.values()] for layer in plan.layers])
-    fit = TableFit.of(runs, places, protocol)
+    fit, rest = _fitted(runs, places, protocol, Neighbours.of(plan))
     summaries = fit.summaries(runs, protocol)
     return LookupTable(
         space=plan.space,
         platform=platform,
         layers=_layers(plan, places, summaries, failures),
+        pairs=() if fit.pairs is None else fit.pairs.layer_pairs([layer.name for layer in plan.layers]),
         input_shape=plan.input_shape,
         protocol=protocol,
         calibration=fit.calibration,
@@ -68,8 +77,43 @@ def summarise(
         residency=fit.residency,
         reference=_reference(runs, fit, plan.indices_of(plan.reference)),
         drift=tuple(float(f"{seconds:.6g}") for seconds in samples.drift),
-        network_error=_error_of_networks(runs, fit, summaries, protocol),
+        network_error=None if rest is None else _error_of_networks(rest.repeated(), runs, fit, summaries),
     )
+
+
+def _fitted(
+    runs: Runs, places: Places, protocol: Protocol, neighbours: Neighbours | None
+) -> tuple[TableFit, Rest | None]:
+    """Return the fit to runs, and networks outside of it; with costs of pairs if these predict such networks better.
+
+    There are no networks outside of the fit, and no costs of pairs, with too few repeated networks.
+    """
+    fit = TableFit.of(runs, places, protocol)
+    if len(np.unique(runs.rounds)) < _FEWEST_ROUNDS or not (runs.counts >= _FEWEST_RUNS).any():
+        return fit, None
+    halves = [TableFit.of(runs.of_rounds(half), places, protocol) for half in (0, 1)]
+    rest = Rest.of(runs, fit, halves)
+    paired = None if neighbours is None else fit.with_pairs(runs, protocol, neighbours)
+    if neighbours is None or paired is None:
+        return fit, rest
+    # A network of both halves, as the reference networks are, must not have been fitted where it is predicted.
+    sides = [runs.of_rounds(half) for half in (0, 1)]
+    unique = [_missing_from(side.distinct, other.distinct) for side, other in zip(sides, sides[::-1], strict=True)]
+    others = [
+        half.with_pairs(side, protocol, neighbours, taken)
+        for half, side, taken in zip(halves, sides, unique, strict=True)
+    ]
+    paired_rest = Rest.of(runs, paired, [other or half for other, half in zip(others, halves, strict=True)])
+    better = (
+        paired_rest.gain(rest) > _LEAST_GAIN and paired_rest.repeated().gain(rest.repeated()) > _LEAST_GAIN_REPEATED
+    )
+    return (paired, paired_rest) if better else (fit, rest)
+
+
+def _missing_from(networks: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which networks are not among others, (n,)."""
+    known = set(map(tuple, others.tolist()))
+    return np.array([tuple(network) not in known for network in networks.tolist()])
 
 
 def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | None:
@@ -80,34 +124,64 @@ def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | N
     return float(np.exp(huber_locations(taken, np.zeros(len(taken), dtype=np.int64), 1)[0]))
 
 
-def _error_of_networks(
-    runs: Runs, fit: TableFit, summaries: Sequence[Summary | None], protocol: Protocol
-) -> float | None:
-    """Return the relative deviation of networks from their sums beyond chance; None with too few repeated networks.
+@dataclass(frozen=True)
+class Rest:
+    """Networks against predictions by runs of other rounds.
 
-    Cross-validated: runs of the odd rounds are predicted from the even ones and vice versa.
+    Parameters
+    ----------
+    locations : ndarray of shape (n_networks,)
+        Logarithm of measured over predicted time of every network.
+    errors : ndarray of shape (n_networks,)
+        Their standard errors by the scatter of runs.
+    taken : ndarray of int of shape (n_networks,)
+        Indices of the networks among the distinct ones.
+    counts : ndarray of int of shape (n_networks,)
+        Number of runs of each network.
     """
-    repeated = runs.counts >= _FEWEST_RUNS
-    if len(np.unique(runs.rounds)) < _FEWEST_ROUNDS or not repeated.any():
-        return None
-    rest = np.log(runs.whole / fit.slowness)
-    for half in (0, 1):
-        trained, held_out = (
-            TableFit.of(runs.of_rounds(1 - half), fit.places, protocol),
-            runs.rounds[runs.visits] % 2 == half,
+
+    locations: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    taken: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, runs: Runs, fit: TableFit, halves: Sequence[TableFit]) -> Rest:
+        """Predict runs of the odd rounds from the fit to the even ones, and vice versa."""
+        rest = np.log(runs.whole / fit.slowness)
+        for half in (0, 1):
+            held_out = runs.rounds[runs.visits] % 2 == half
+            rest[held_out] -= np.log(halves[1 - half].predict(runs.networks[held_out]))
+        known = np.isfinite(rest)
+        rest = rest - np.median(rest[known])
+        groups, count = runs.ids[known], len(runs.distinct)
+        locations = huber_locations(rest[known], groups, count)
+        errors = location_errors(rest[known] - locations[groups], groups, count)
+        costs = fit.predict(runs.distinct)
+        light = costs <= _LIGHTEST * np.median(costs)
+        taken = np.flatnonzero(np.isfinite(locations) & ~light)
+        return cls(locations[taken], errors[taken], taken, runs.counts[taken])
+
+    def repeated(self) -> Rest:
+        """Return the networks that were run often enough for an estimate of their deviation."""
+        often = self.counts >= _FEWEST_RUNS
+        return Rest(self.locations[often], self.errors[often], self.taken[often], self.counts[often])
+
+    def gain(self, other: Rest) -> float:
+        """Return by how much networks are likelier than by other predictions, as a logarithm."""
+        mine, theirs = (
+            item.locations[np.isin(item.taken, against.taken)] for item, against in ((self, other), (other, self))
         )
-        rest[held_out] -= np.log(trained.predict(runs.networks[held_out]))
-    known = np.isfinite(rest)
-    rest = rest - np.median(rest[known])
-    groups, count = runs.ids[known], len(runs.distinct)
-    locations = huber_locations(rest[known], groups, count)
-    errors = location_errors(rest[known] - locations[groups], groups, count)
-    costs = fit.predict(runs.distinct)
-    taken = repeated & np.isfinite(locations) & (costs > _LIGHTEST * np.median(costs))
+        noise = max(1e-6, min(deviation(mine), deviation(theirs))) if len(mine) else 1.0
+        return float((huber_losses(theirs, noise) - huber_losses(mine, noise)).sum())
+
+
+def _error_of_networks(rest: Rest, runs: Runs, fit: TableFit, summaries: Sequence[Summary | None]) -> float:
+    """Return the relative deviation of networks from their sums beyond chance."""
     widths = np.array([0.0 if item is None else (item.high - item.low) / (2 * NORMAL) for item in summaries])
-    index = runs.distinct[taken] + fit.places.starts
+    index = runs.distinct[rest.taken] + fit.places.starts
     chance = np.sqrt((widths[index] ** 2).sum(axis=1)) / fit.values[index].sum(axis=1)
-    return float(f"{network_error(locations[taken], np.hypot(errors[taken], chance)):.4g}")
+    return float(f"{network_error(rest.locations, np.hypot(rest.errors, chance)):.4g}")
 
 
 def _layers(
@@ -173,6 +247,8 @@ class TableFit:
         Factor of the sum of entries.
     residency : Residency or None
         Curve over the calibrated sum.
+    pairs : PairCosts or None
+        Costs of pairs of neighbours, which are not in `values` and `samples`.
     """
 
     places: Places
@@ -181,6 +257,7 @@ class TableFit:
     samples: NDArray[np.float64]
     calibration: float
     residency: Residency | None
+    pairs: PairCosts | None = None
 
     @classmethod
     def of(cls, runs: Runs, places: Places, protocol: Protocol) -> TableFit:
@@ -207,9 +284,38 @@ class TableFit:
 
     def predict(self, networks: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the costs of networks, (n, n_layers), [s]; nan for those with a candidate without a sample."""
-        sums = self.values[networks + self.places.starts].sum(axis=1) * self.calibration
+        sums = self._sums(networks) * self.calibration
         costs: NDArray[np.float64] = sums if self.residency is None else self.residency(sums)
         return costs
+
+    def _sums(self, networks: NDArray[np.int64]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = self.values[networks + self.places.starts].sum(axis=1)
+        return sums if self.pairs is None else sums + self.pairs.shares(networks).sum(axis=1)
+
+    def with_pairs(
+        self, runs: Runs, protocol: Protocol, neighbours: Neighbours, taken: NDArray[np.bool_] | None = None
+    ) -> TableFit | None:
+        """Return the fit with costs of pairs of neighbours; None if the parts do not depend on their neighbours.
+
+        The costs of pairs are fitted to all distinct networks, or only to those `taken`.
+        """
+        n_networks, n_layers = runs.distinct.shape
+        parts = (runs.ids[:, None] * n_layers + np.arange(n_layers)).ravel()
+        times = group_quantiles(self.samples.ravel(), parts, n_networks * n_layers, 0.5).reshape(n_networks, n_layers)
+        index = runs.distinct + self.places.starts
+        kept = np.full(n_networks, fill_value=True) if taken is None else taken
+        pairs = fit_pairs(runs.distinct[kept], times[kept], self.values[index][kept], index[kept], neighbours)
+        if pairs is None:
+            return None
+        samples = np.maximum(self.samples - pairs.shares(runs.networks), _LEAST_REST * self.samples)
+        flat, count = (runs.networks + self.places.starts).ravel(), len(self.values)
+        values = group_quantiles(samples.ravel(), flat, count, protocol.statistic, protocol.outlier)
+        pooled = self.places.pooled(values, np.bincount(flat, minlength=count))
+        fit = replace(self, values=pooled, samples=samples, pairs=pairs)
+        sums, times_run = fit._sums(runs.networks), runs.counts[runs.ids]
+        weights = _run_weights(times_run, np.log(runs.whole / (self.slowness * sums)))
+        calibration, residency = fit_residency(sums, runs.whole / self.slowness, weights)
+        return replace(fit, calibration=calibration, residency=residency)
 
     def summaries(self, runs: Runs, protocol: Protocol) -> list[Summary | None]:
         """Return value and interval of every entry; None where there is no sample.

@@ -5,10 +5,12 @@ Ours and NNI's stand side by side in one run, because the machine is never the s
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 
 from nni_latency import FBNet, FBNetSpace, LatencyPenalty, LatencyProfiler, LookupTable, TableEstimator
 from nni_latency.nas import FBNetLoss
+from nni_latency.tables import LayerPair
 
 
 def _costs(space: FBNetSpace) -> dict[str, dict[str, float]]:
@@ -26,6 +29,17 @@ def _costs(space: FBNetSpace) -> dict[str, dict[str, float]]:
         label: dict(zip(mutable.values, generator.uniform(1e-4, 2e-3, len(mutable)), strict=True))
         for label, mutable in space.simplify().items()
     }
+
+
+def _paired(space: FBNetSpace) -> LookupTable:
+    """Make a table with a cost for every two neighbouring layers."""
+    table, generator = LookupTable.from_latencies(space, _costs(space)), np.random.default_rng(1)
+    names, kinds = list(space.simplify()), (0, 1, 0, 0, 0, 1, 0, 0, 2)
+    pairs = (
+        LayerPair(layers, (kinds, kinds), tuple(map(tuple, generator.normal(0, 2e-5, (3, 3)).tolist())))
+        for layers in itertools.pairwise(names)
+    )
+    return replace(table, pairs=tuple(pairs))
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +67,12 @@ def test_profile_ours(benchmark: Any, profiler: LatencyProfiler, sample: dict[st
 
 
 @pytest.mark.benchmark(group="profile of one sample")
+def test_profile_with_pairs(benchmark: Any, sample: dict[str, str]) -> None:
+    space = FBNetSpace()
+    assert benchmark(LatencyProfiler(space, latency_estimator=_paired(space)).profile, sample) > 0
+
+
+@pytest.mark.benchmark(group="profile of one sample")
 def test_profile_nni_expression(benchmark: Any, profiler: LatencyProfiler, sample: dict[str, str]) -> None:
     assert benchmark(profiler.expression.evaluate, sample) == pytest.approx(profiler.profile(sample))
 
@@ -72,6 +92,14 @@ def _step(penalty: Callable[..., Any], sample: dict[str, Any], loss: torch.Tenso
 
 @pytest.mark.benchmark(group="penalty step, forward and backward, 22 x 9")
 def test_penalty_ours(benchmark: Any, strategy: FBNet) -> None:
+    benchmark(_step, LatencyPenalty(strategy.profiler, 0.012), {}, torch.tensor(2.0))
+
+
+@pytest.mark.benchmark(group="penalty step, forward and backward, 22 x 9")
+def test_penalty_with_pairs(benchmark: Any) -> None:
+    space = FBNetSpace()
+    strategy = FBNet(_paired(space))
+    strategy.mutate_model(space)
     benchmark(_step, LatencyPenalty(strategy.profiler, 0.012), {}, torch.tensor(2.0))
 
 

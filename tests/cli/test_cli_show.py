@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from nni_latency.datasets import load_networks
 from nni_latency.documents import KINDS, DocumentFormat, SavedFile
 from nni_latency.errors import LatencyError
 from nni_latency.loading import load_estimator
+from nni_latency.tables import LayerPair, LookupTable
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +109,12 @@ def test_a_data_set_that_is_shown_says_what_it_holds(run, files):
     content = json.loads(run("show", files["nni_latency.networks"], "--format", "json").stdout)
     assert sum(row["networks"] for row in content["platforms"]) == len(found)
     assert content["families"] == list(found.families)
+
+
+def test_costs_of_pairs_are_shown(run, tmp_path):
+    costs = {"a": {"x": 0.001, "y": 0.002}, "b": {"u": 0.003, "v": 0.004}}
+    table = LookupTable.from_latencies({label: list(choices) for label, choices in costs.items()}, costs)
+    pair = LayerPair(("a", "b"), ((0, 1), (0, 1)), ((0.0, 2e-4), (-1e-4, 0.0)))
+    path = replace(table, pairs=(pair,)).save(tmp_path / "table.json")
+    assert "1 pair of neighbouring layers" in " ".join(run("show", path).stdout.split())
+    assert json.loads(run("show", path, "--format", "json").stdout)["pairs"][0]["costs"] == [[0.0, 2e-4], [-1e-4, 0.0]]

@@ -177,6 +177,10 @@ def _export_remarks(table: LookupTable) -> list[str]:
         remarks.append(f"Every number was multiplied by the calibration, {table.calibration:.4g}.")
     if table.residency is not None:
         remarks.append("What small networks save is left out: sums of these numbers are too large for small networks.")
+    if table.pairs:
+        remarks.append(
+            "What neighbouring layers cost together is left out: sums of these numbers are as for mean neighbours."
+        )
     if table.batch_size != 1:
         remarks.append(f"The file does not say that the costs are those of a batch of {table.batch_size}.")
     return remarks

@@ -1,0 +1,96 @@
+"""What neighbouring layers of a table cost together, in estimates of networks and in the cost of a space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from nni_latency.estimators._additive import AdditiveCost
+from nni_latency.estimators._base import Estimate
+from nni_latency.estimators._chain import share_pairs
+from nni_latency.estimators._choice_cost import CostTable
+from nni_latency.operators import OpSpec
+from nni_latency.tables import LookupTable
+from nni_latency.units import combination_of
+
+
+def neighbouring_parts(
+    table: LookupTable, parts: Sequence[tuple[str, str, Estimate]]
+) -> list[tuple[str, str, Estimate]]:
+    """Return the parts of a network of a table, each with its layer and choice, with the costs of pairs.
+
+    A pair is shared by its two layers in proportion to their costs, so that no part falls below zero. Intervals widen
+    with the parts; the uncertainty of pairs is part of the error of whole networks.
+    """
+    places = {layer: place for place, (layer, _, _) in enumerate(parts)}
+    sizes = {layer.name: layer.choices for layer in table.layers}
+    pairs = []
+    for pair in table.pairs:
+        if all(layer in places for layer in pair.layers):
+            first, second = (places[layer] for layer in pair.layers)
+            indices = [_index(sizes[layer], parts[places[layer]][1]) for layer in pair.layers]
+            pairs.append((first, second, float(pair.by_choice[indices[0], indices[1]])))
+    if not pairs:
+        return list(parts)
+    combination = combination_of(table.metric)
+    counted = [combination.counted(part) for _, _, part in parts]
+    shared = share_pairs([part.value for part in counted], pairs)
+    return [
+        (layer, choice, combination.counted(_changed(part, value)) if value != part.value else own)
+        for (layer, choice, own), part, value in zip(parts, counted, shared, strict=True)
+    ]
+
+
+def _changed(part: Estimate, value: float) -> Estimate:
+    if not part.value:
+        return part.shifted(value)
+    return part.scaled(max(0.0, value / part.value))
+
+
+def _index(choices: Sequence[str], choice: str) -> int:
+    """Return the index of a choice; of a fixed layer of another size than in the table, that of its first choice."""
+    return choices.index(choice) if choice in choices else 0
+
+
+def neighbouring_operators(table: LookupTable, ops: Sequence[OpSpec], parts: Sequence[Estimate]) -> list[Estimate]:
+    """Return the operators of a captured network with the costs of pairs, if they are the layers of the table."""
+    if not table.pairs or len(ops) != len(table.layers):
+        return list(parts)
+    chosen = [
+        next((choice for choice, entry in layer.entries.items() if entry.op == op), None)
+        for layer, op in zip(table.layers, ops, strict=True)
+    ]
+    named = [
+        (layer.name, choice, part)
+        for layer, choice, part in zip(table.layers, chosen, parts, strict=True)
+        if choice is not None
+    ]
+    if len(named) < len(parts):
+        return list(parts)
+    return [part for _, _, part in neighbouring_parts(table, named)]
+
+
+def paired_cost(cost: AdditiveCost, table: LookupTable, defaults: Mapping[str, str]) -> AdditiveCost:
+    """Add the costs of pairs to the cost of a space; those of a fixed and a searched layer belong to its choices."""
+    constant = cost.constant
+    columns = {label: np.array(list(choices.values())) for label, choices in cost.costs.items()}
+    sizes, pairs = {layer.name: layer.choices for layer in table.layers}, []
+    for pair in table.pairs:
+        matrix = table.calibration * pair.by_choice
+        fixed = [
+            None if layer in columns else _index(sizes[layer], defaults.get(layer, sizes[layer][0]))
+            for layer in pair.layers
+        ]
+        first, second = fixed
+        if first is None and second is None:
+            pairs.append(CostTable(pair.layers, matrix))
+        elif first is None:
+            columns[pair.layers[0]] = columns[pair.layers[0]] + matrix[:, second]
+        elif second is None:
+            columns[pair.layers[1]] = columns[pair.layers[1]] + matrix[first]
+        else:
+            constant += float(matrix[first, second])
+    costs = {label: dict(zip(cost.costs[label], column.tolist(), strict=True)) for label, column in columns.items()}
+    return replace(cost, constant=constant, costs=costs, pairs=tuple(pairs)) if table.pairs else cost
