@@ -18,7 +18,7 @@ import torch
 from numpy_runtime import conv, device_runtime, script
 from torch import nn
 
-from nni_latency.devices import DeviceError, PythonConnection, _agent
+from nni_latency.devices import Connection, DeviceError, PythonConnection, _agent
 from nni_latency.measurement import Protocol
 from nni_latency.operators import capture_operators
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
@@ -178,6 +178,7 @@ def test_another_user_of_the_device_waits(monkeypatch):
         pytest.skip("needs a Python that every user may run")
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         Path(folder).chmod(0o1777)
+        monkeypatch.setattr(Connection, "lock_folders", (folder,))
         other = subprocess.Popen(
             [python, "-u", "-c", _agent.BOOTSTRAP, python, folder],
             stdin=subprocess.PIPE,
@@ -189,12 +190,14 @@ def test_another_user_of_the_device_waits(monkeypatch):
             env={"PATH": os.environ["PATH"]},
         )
         source = Path(_agent.__file__).read_bytes()
-        asked = _agent.pack({"do": "lock", "take": True, "id": 1, "timeout": 30.0})
+        asked = _agent.pack({"do": "lock", "folders": [folder], "id": 1, "timeout": 30.0})
         other.stdin.write(len(source).to_bytes(8, "big") + source + asked)
         other.stdin.flush()
         frames = _agent.Frames(greeted=True)
         while (frame := frames.next() if frames.greeting is None else None) is None:
-            frames.feed(os.read(other.stdout.fileno(), 2**16))
+            data = os.read(other.stdout.fileno(), 2**16)
+            assert data, "the agent has ended"
+            frames.feed(data)
         assert frame[0]["taken"]
         monkeypatch.setenv("TMPDIR", folder)
         waits = []
