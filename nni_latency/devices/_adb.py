@@ -50,7 +50,7 @@ class AdbConnection(Connection):
         if address and re.fullmatch(r"(?!-)[ -~]+", address) is None:
             raise InvalidValueError(
                 "A device 'adb:SERIAL' must have a serial number as 'adb devices' lists it, such as adb:0A041FDD4003. "
-                f"Got {address!r}."
+                f"Got {f'adb:{address}'!r}."
             )
         self.description = f"adb:{address}" if address else "adb"
         self._adb = ["adb", *(["-s", address] if address else [])]

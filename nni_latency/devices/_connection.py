@@ -286,7 +286,7 @@ class PythonConnection(Connection):
         if not address or found is None:
             raise InvalidValueError(
                 f"A device 'python:PATH' must name a Python of this machine, such as python:/opt/other/bin/python. "
-                f"Got {address!r}, which is no program."
+                f"Got {f'python:{address}'!r}, which is not a program."
             )
         self.description, self.python = f"python:{address}", found
 

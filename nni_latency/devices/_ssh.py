@@ -134,7 +134,8 @@ class SshConnection(Connection):
         if match is None or (port is not None and not 0 < int(port) < 2**16):
             raise InvalidValueError(
                 "A device 'ssh:USER@HOST[:PORT]' must name a user, a host and perhaps a port, such as "
-                f"ssh:pi@raspberrypi or ssh:pi@192.168.0.7:2222; IPv6 addresses stand in brackets. Got {address!r}."
+                f"ssh:pi@raspberrypi or ssh:pi@192.168.0.7:2222; IPv6 addresses stand in brackets. "
+                f"Got {f'ssh:{address}'!r}."
             )
         self.description = f"ssh:{address}"
         self._target = f"{match['user']}@" * bool(match["user"]) + (match["name"] or match["number"])

@@ -223,7 +223,7 @@ def device_slug(facts: Mapping[str, FactValue]) -> str:
 
 
 #: How devices are named that are not this machine, for messages.
-OTHER_DEVICES = "Another device than this machine is ssh:USER@HOST, adb, python:PATH, or a name of devices.toml."
+OTHER_DEVICES = "For another device, give ssh:USER@HOST, adb, python:PATH, or a name that 'nni-latency devices' lists."
 
 
 def list_devices() -> list[str]:

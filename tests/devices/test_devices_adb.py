@@ -83,7 +83,9 @@ def test_variable_of_adb_chooses_among_several_devices(adb, monkeypatch):
 
 @pytest.mark.parametrize("serial", ["-s", "--help", "a\nb", "a\0", "\x1b"])
 def test_serial_number_that_is_none_is_refused(serial):
-    with pytest.raises(InvalidValueError, match=rf"^A device 'adb:SERIAL' must .*Got {re.escape(repr(serial))}\.$"):
+    with pytest.raises(
+        InvalidValueError, match=rf"^A device 'adb:SERIAL' must .*Got {re.escape(repr('adb:' + serial))}\.$"
+    ):
         AdbConnection(serial)
 
 

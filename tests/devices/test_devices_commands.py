@@ -131,7 +131,10 @@ def test_table_is_built_and_validated_on_a_device(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--device", "python:/no/such/python", "--runtime", "numpy"), "which is no program"),
+        (
+            ("--device", "python:/no/such/python", "--runtime", "numpy"),
+            "Got 'python:/no/such/python', which is not a program",
+        ),
         (("--device", _DEVICE, "--runtime", "torch"), "it has no adapter for a device"),
         pytest.param(
             ("--device", "ssh:pi@no-such-host.invalid", "--runtime", "numpy"),

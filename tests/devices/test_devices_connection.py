@@ -63,7 +63,9 @@ def test_folder_of_an_environment_means_its_python(tmp_path):
 @pytest.mark.parametrize("address", ["", "/no/such/python", "."])
 def test_address_that_is_no_python_is_refused(address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidValueError, match=rf"^A device 'python:PATH' must name .*Got '{re.escape(address)}'"):
+    with pytest.raises(
+        InvalidValueError, match=rf"^A device 'python:PATH' must name .*Got 'python:{re.escape(address)}'"
+    ):
         PythonConnection(address)
 
 

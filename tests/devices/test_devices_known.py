@@ -93,7 +93,7 @@ def test_file_of_devices_is_not_read_for_devices_of_this_machine(written):
 
 
 def test_unknown_device_names_those_of_this_machine_and_how_others_are_written(written):
-    expected = r"^Unknown device 'pie'\. Available: cpu.*\. Another device than this machine is ssh:USER@HOST, adb, "
+    expected = r"^Unknown device 'pie'\. Available: cpu.*\. For another device, give ssh:USER@HOST, adb, "
     with pytest.raises(UnknownNameError, match=expected):
         load_runtime("torch", "pie")
 

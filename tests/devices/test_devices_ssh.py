@@ -260,7 +260,8 @@ def test_python_of_a_device_may_have_any_name(device, tmp_path):
 )
 def test_address_that_is_none_is_refused(address):
     with pytest.raises(
-        InvalidValueError, match=rf"^A device 'ssh:USER@HOST\[:PORT\]' must .*Got {re.escape(repr(address))}\.$"
+        InvalidValueError,
+        match=rf"^A device 'ssh:USER@HOST\[:PORT\]' must .*Got {re.escape(repr('ssh:' + address))}\.$",
     ):
         SshConnection(address)
 
