@@ -338,7 +338,7 @@ class Session:
         self._drop()
         if not self.hello:
             raise error
-        begin, pause, reason = time.monotonic(), _FIRST_PAUSE, str(error).rstrip(".")
+        begin, pause, reason, last = time.monotonic(), _FIRST_PAUSE, str(error).rstrip("."), ""
         while True:
             try:
                 self.open()
@@ -348,7 +348,9 @@ class Session:
                         f"{self.connection.description} did not come back within {format_seconds(self.patience)} "
                         f"({str(again).rstrip('.')}). Run the same command again to resume."
                     ) from again
-                self.on_wait(f"Waiting for {self.connection.description}: {reason}")
+                if reason != last:
+                    self.on_wait(f"Waiting for {self.connection.description}: {reason}")
+                last = reason
                 time.sleep(pause)
                 pause, reason = min(2 * pause, _LONGEST_PAUSE), str(again).rstrip(".")
             else:

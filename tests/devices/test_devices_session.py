@@ -142,6 +142,7 @@ def test_device_that_does_not_come_back_is_given_up(tmp_path, monkeypatch):
         _run(session, name)
     assert all(f"Waiting for python:{program}: " in sentence for sentence in waits)
     assert waits
+    assert len(set(waits)) == len(waits)
 
 
 def test_greeting_before_the_first_frame_is_skipped(tmp_path):
