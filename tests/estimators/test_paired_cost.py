@@ -17,6 +17,7 @@ from nni_latency.estimators import (
     cheapest_selection,
     estimate_layers,
     estimate_selection,
+    estimate_table,
     likeliest_within,
 )
 from nni_latency.tables import Entry, LayerPair, LookupTable, TableLayer, as_throughput
@@ -178,6 +179,12 @@ def test_parts_add_up_where_pairs_take_away_more_than_a_layer_costs():
     values = [share.estimate.value for share in estimator.breakdown([0, 0, 0])]
     assert min(values) >= 0 and sum(values) == pytest.approx(estimator.predict([0, 0, 0])) == pytest.approx(0.006)
     assert estimator.estimate_sample([0, 0, 0]).value == pytest.approx(0.006)
+
+
+def test_a_table_of_estimates_names_what_it_leaves_out(estimator):
+    table = estimate_table(estimator, PLAN)
+    assert table.pairs == () and "neighbouring layers" in " ".join(table.remarks)
+    assert "neighbouring" not in " ".join(estimate_table(TableEstimator(table), PLAN).remarks)
 
 
 def test_without_pairs_nothing_changes(estimator):
