@@ -26,7 +26,8 @@ ARGS ?=
 LOWEST_TESTS ?= tests/platforms tests/documents tests/operators/test_*onnx*.py tests/operators/test_capture.py \
     tests/operators/test_rebuild.py tests/operators/test_learned_inputs.py tests/operators/test_unusual_networks.py \
     tests/estimators/test_additive.py tests/estimators/test_base.py tests/tables/test_lookup_table.py \
-    tests/tables/test_campaign.py tests/tables/test_builder.py tests/cli/test_cli_help.py tests/cli/test_cli_options.py \
+    tests/tables/test_campaign.py tests/tables/test_builder.py tests/tables/test_layer_pairs.py \
+    tests/cli/test_cli_help.py tests/cli/test_cli_options.py \
     tests/testing tests/measurement/test_bench.py tests/database/test_store_contract.py
 
 .PHONY: help demo demo-service check test test-slow test-lowest gpu lint docs benchmarks venv converter clean

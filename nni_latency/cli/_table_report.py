@@ -186,16 +186,18 @@ def header_summary(table: tables.LookupTable) -> dict[str, str]:
     }
     if table.campaign is not None:
         summary["campaign"] = table.campaign
+    # Of a throughput, the times behind it add up.
+    summed = "latency" if table.metric == "throughput" else table.metric
     if table.residency is not None:
         saving, scale = table.residency.saving, table.residency.scale
         summary["residency"] = (
-            f"small networks save up to {format_percent(saving)}, which fades over {format_metric(scale, table.metric)}"
+            f"small networks save up to {format_percent(saving)}, which fades over {format_metric(scale, summed)}"
         )
     if table.pairs:
         costs = [cost for pair in table.pairs for row in pair.costs for cost in row]
         summary["pairs"] = (
-            f"{number_of(len(table.pairs), 'pair')} of neighbouring layers, of which the two cost between "
-            f"{format_metric(min(costs), table.metric)} and {format_metric(max(costs), table.metric)} beyond their sum"
+            f"{number_of(len(table.pairs), 'pair')} of neighbouring layers: what two choices cost beyond the sum of "
+            f"their entries, {format_metric(min(costs), summed)} to {format_metric(max(costs), summed)}"
         )
     if table.drift:
         middle = measurement.quantile(table.drift, 0.5)

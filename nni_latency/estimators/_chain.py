@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
@@ -178,6 +179,8 @@ def _extended(best: Floats, origin: Ints, extra: Ints, scores: Sequence[float]) 
 def share_pairs(values: Sequence[float], pairs: Iterable[tuple[int, int, float]]) -> list[float]:
     """Return costs with those of pairs, each of which is shared by its two in proportion to their own costs.
 
+    A share below zero becomes zero, and the others are scaled so that the total stays.
+
     Parameters
     ----------
     values : sequence of float
@@ -189,6 +192,8 @@ def share_pairs(values: Sequence[float], pairs: Iterable[tuple[int, int, float]]
     --------
     >>> share_pairs([1.0, 3.0, 0.0], [(0, 1, 2.0), (1, 2, 1.5)])
     [1.5, 6.0, 0.0]
+    >>> share_pairs([1.0, 1.0, 8.0], [(0, 1, -4.0)])
+    [0.0, 0.0, 6.0]
     """
     shared = list(values)
     for first, second, cost in pairs:
@@ -196,4 +201,8 @@ def share_pairs(values: Sequence[float], pairs: Iterable[tuple[int, int, float]]
         share = values[first] / both if both else 0.0
         shared[first] += cost * share
         shared[second] += cost * (1 - share)
-    return shared
+    total = math.fsum(shared)
+    if min(shared, default=0.0) >= 0 or total <= 0:
+        return shared
+    kept = [max(0.0, value) for value in shared]
+    return [total * (value / math.fsum(kept)) for value in kept]

@@ -6,6 +6,7 @@ from typing import Any
 
 from nni_latency.errors import InvalidValueError, listed
 from nni_latency.estimators._base import Estimate, LayerEstimator
+from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.tables import Entry, LookupTable, MeasurePlan, OperatorPlan, TableLayer
 
@@ -44,6 +45,8 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) 
     uncounted = list(dict.fromkeys(name for cost in found.values() for name in cost.missing))
     if uncounted:
         remarks.append(f"Not known to the estimator as asked: {listed(uncounted)}.")
+    if isinstance(estimator, TableEstimator) and estimator.table.pairs:
+        remarks.append("What neighbouring layers cost together is left out.")
     header: dict[str, Any] = {
         "space": plan.space,
         "platform": estimator.platform,

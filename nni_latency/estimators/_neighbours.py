@@ -21,8 +21,8 @@ def neighbouring_parts(
 ) -> list[tuple[str, str, Estimate]]:
     """Return the parts of a network of a table, each with its layer and choice, with the costs of pairs.
 
-    A pair is shared by its two layers in proportion to their costs, so that no part falls below zero. Intervals widen
-    with the parts; the uncertainty of pairs is part of the error of whole networks.
+    A pair is shared by its two layers in proportion to their costs, and no part falls below zero. Intervals widen with
+    the parts; the uncertainty of pairs is part of the error of whole networks.
     """
     places = {layer: place for place, (layer, _, _) in enumerate(parts)}
     sizes = {layer.name: layer.choices for layer in table.layers}
@@ -46,7 +46,7 @@ def neighbouring_parts(
 def _changed(part: Estimate, value: float) -> Estimate:
     if not part.value:
         return part.shifted(value)
-    return part.scaled(max(0.0, value / part.value))
+    return part.scaled(value / part.value)
 
 
 def _index(choices: Sequence[str], choice: str) -> int:

@@ -22,8 +22,8 @@ from nni_latency.tables._entries import Entry, MeasuredNetwork, TableLayer
 from nni_latency.tables._hand_made import hand_made_entries, hand_made_outline
 from nni_latency.tables._header import HeaderDocument, SpaceTable
 from nni_latency.tables._layer_schedule import NEGLIGIBLE
-from nni_latency.tables._pairs import LayerPair, check_pairs
-from nni_latency.units import METRIC_UNITS, METRICS, cost_row, format_metric, number_of
+from nni_latency.tables._pairs import LayerPair, check_pairs, least_total
+from nni_latency.units import METRIC_UNITS, METRICS, combination_of, cost_row, format_metric, number_of
 
 #: Number of operators that a notebook shows.
 _DRAWN = 20
@@ -69,7 +69,7 @@ class LookupTable(SpaceTable):
     ------
     InvalidValueError
         If the table has neither layers nor operators, or both; a duplicate layer or operator; pairs that are not of its
-        layers; or a calibration that is not a positive number.
+        layers, or with which a network costs nothing or less; or a calibration that is not a positive number.
 
     Examples
     --------
@@ -100,6 +100,26 @@ class LookupTable(SpaceTable):
         for (layer, choice), entry in self.places():
             if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
                 raise InvalidValueError(f"The {self.metric} of {layer!r}: {choice} must be positive. Got 0.")
+        if self.pairs:
+            self._check_sums()
+
+    def _check_sums(self) -> None:
+        """Raise `InvalidValueError` if the costs of pairs do not add up, or to less than nothing for some network."""
+        combination = combination_of(self.metric)
+        if not combination.adds_up:
+            raise InvalidValueError(f"The {self.metric} of layers does not add up, so there are no costs of pairs.")
+        costs = {
+            layer.name: [
+                combination.counted(layer.entries[choice].value) if choice in layer.entries else math.inf
+                for choice in layer.choices
+            ]
+            for layer in self.layers
+        }
+        least = least_total(self.pairs, costs)
+        if least <= 0:
+            raise InvalidValueError(
+                f"The costs of pairs are too far below zero: the entries and pairs of a network add up to {least:.4g}."
+            )
 
     @classmethod
     def from_latencies(

@@ -88,10 +88,11 @@ class LayerPair:
         rows, columns = len(self.costs), len(self.costs[0]) if self.costs else 0
         earlier, later = (max(kinds, default=-1) for kinds in self.kinds)
         even = all(len(row) == columns for row in self.costs)
-        if not even or earlier >= rows or later >= columns or self.layers[0] == self.layers[1]:
+        if not even or earlier >= rows or later >= columns:
+            found = f"{rows} rows of {columns}" if even else "rows of different lengths"
             raise InvalidValueError(
-                f"The costs of the pair {' and '.join(self.layers)} must be of two layers, and have a row for each of "
-                f"{earlier + 1} kinds and a column for each of {later + 1}. Got {rows} rows of {columns}."
+                f"The costs of the pair {' and '.join(self.layers)} must have a row for each of {earlier + 1} kinds "
+                f"and a column for each of {later + 1}. Got {found}."
             )
         if not all(math.isfinite(cost) for row in self.costs for cost in row):
             raise InvalidValueError(f"The costs of the pair {' and '.join(self.layers)} must be finite.")
@@ -120,9 +121,20 @@ def check_pairs(pairs: Sequence[LayerPair], sizes: Mapping[str, int]) -> None:
                     f"{name!r}. Got {len(kinds)}."
                 )
         if order.index(pair.layers[1]) != order.index(pair.layers[0]) + 1:
-            raise InvalidValueError(f"The layers of a pair must be neighbours. {' and '.join(pair.layers)} are not.")
+            raise InvalidValueError(
+                f"The layers of a pair must be neighbours, the earlier one first. Got {' and '.join(pair.layers)}."
+            )
     if len({pair.layers for pair in pairs}) < len(pairs):
         raise InvalidValueError("A table must hold every pair of layers once.")
+
+
+def least_total(pairs: Sequence[LayerPair], costs: Mapping[str, Sequence[float]]) -> float:
+    """Return the sum of the cheapest network, by the costs of the choices of all layers and of pairs of neighbours."""
+    behind = {pair.layers[1]: pair.by_choice for pair in pairs}
+    least = np.zeros((1, 1))
+    for name, column in costs.items():
+        least = (least + behind.get(name, 0.0)).min(axis=0, keepdims=True).T + np.array(column)[:, None]
+    return float(least.min())
 
 
 def weighed_pairs(tables: Sequence[Sequence[LayerPair]], weights: Sequence[float]) -> tuple[LayerPair, ...]:

@@ -20,7 +20,7 @@ from nni_latency.datasets import load_networks
 from nni_latency.documents import KINDS, DocumentFormat, SavedFile
 from nni_latency.errors import LatencyError
 from nni_latency.loading import load_estimator
-from nni_latency.tables import LayerPair, LookupTable
+from nni_latency.tables import LayerPair, LookupTable, as_throughput
 
 
 @pytest.fixture(scope="module")
@@ -116,5 +116,11 @@ def test_costs_of_pairs_are_shown(run, tmp_path):
     table = LookupTable.from_latencies({label: list(choices) for label, choices in costs.items()}, costs)
     pair = LayerPair(("a", "b"), ((0, 1), (0, 1)), ((0.0, 2e-4), (-1e-4, 0.0)))
     path = replace(table, pairs=(pair,)).save(tmp_path / "table.json")
-    assert "1 pair of neighbouring layers" in " ".join(run("show", path).stdout.split())
+    shown = " ".join(run("show", path).stdout.split())
+    assert (
+        "1 pair of neighbouring layers: what two choices cost beyond the sum of their entries, -100 us to 200 us"
+        in shown
+    )
     assert json.loads(run("show", path, "--format", "json").stdout)["pairs"][0]["costs"] == [[0.0, 2e-4], [-1e-4, 0.0]]
+    inverse = as_throughput(replace(table, pairs=(pair,))).save(tmp_path / "inverse.json")
+    assert "-100 us to 200 us" in " ".join(run("show", inverse).stdout.split())

@@ -17,6 +17,7 @@ from nni_latency.estimators import (
     cheapest_selection,
     estimate_layers,
     estimate_selection,
+    estimate_table,
     likeliest_within,
 )
 from nni_latency.tables import Entry, LayerPair, LookupTable, TableLayer, as_throughput
@@ -169,6 +170,21 @@ def test_a_captured_network_has_the_cost_of_its_sample(estimator):
     assert estimator.estimate(network, SPACE.example_inputs()).value == pytest.approx(
         estimator.estimate_sample(sample).value
     )
+
+
+def test_parts_add_up_where_pairs_take_away_more_than_a_layer_costs():
+    costs = {"a": {"x": 0.001}, "b": {"u": 0.001}, "c": {"p": 0.008}}
+    table = LookupTable.from_latencies({label: list(choices) for label, choices in costs.items()}, costs)
+    estimator = TableEstimator(replace(table, pairs=(LayerPair(("a", "b"), ((0,), (0,)), ((-0.004,),)),)))
+    values = [share.estimate.value for share in estimator.breakdown([0, 0, 0])]
+    assert min(values) >= 0 and sum(values) == pytest.approx(estimator.predict([0, 0, 0])) == pytest.approx(0.006)
+    assert estimator.estimate_sample([0, 0, 0]).value == pytest.approx(0.006)
+
+
+def test_a_table_of_estimates_names_what_it_leaves_out(estimator):
+    table = estimate_table(estimator, PLAN)
+    assert table.pairs == () and "neighbouring layers" in " ".join(table.remarks)
+    assert "neighbouring" not in " ".join(estimate_table(TableEstimator(table), PLAN).remarks)
 
 
 def test_without_pairs_nothing_changes(estimator):

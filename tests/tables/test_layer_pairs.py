@@ -1,6 +1,7 @@
 """Costs of pairs of neighbouring layers: in a table, its file and its arithmetic, and their fit to timed parts."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -71,10 +72,15 @@ def test_file_keeps_any_pair(tmp_path_factory, data):
     ("change", "named"),
     [
         ({"layers": ["a", "c"]}, "c"),
-        ({"layers": ["b", "a"]}, "pair"),
+        ({"layers": ["b", "a"]}, "kind"),
+        ({"layers": ["a", "a"], "kinds": [[0, 1], [0, 1]]}, "neighbours, the earlier one first. Got a and a"),
         ({"kinds": [[0, 1], [0, 0]]}, "kind"),
         ({"kinds": [[0, 2], [0, 0, 1]]}, "row"),
-        ({"costs": [[0.0, 1e-4], [1e-4]]}, "row"),
+        ({"costs": [[0.0, 1e-4], [1e-4]]}, "rows of different lengths"),
+        ({"costs": [[0.0, -0.004], [0.0, 0.0]]}, None),
+        ({"costs": [[0.0, -0.006], [0.0, 0.0]]}, "too far below zero: the entries and pairs of a network add up to 0"),
+        ({"costs": [[0.0, -0.0061], [0.0, 0.0]]}, "add up to -0.0001"),
+        ({"costs": [[0.0, "much"], [0.0, 0.0]]}, "pairs.0.costs.0.1"),
         ({"costs": []}, "row"),
     ],
 )
@@ -83,8 +89,21 @@ def test_pairs_that_do_not_fit_their_table_are_refused(change, named, tmp_path):
     content = json.loads(path.read_text())
     content["pairs"][0].update(change)
     path.write_text(json.dumps(content))
-    with pytest.raises(FileFormatError, match=named):
+    if named is None:
+        assert LookupTable.load(path).pairs
+        return
+    with pytest.raises(FileFormatError, match=re.escape(named)):
         LookupTable.load(path)
+
+
+def test_pairs_of_what_does_not_add_up_are_refused():
+    table = replace(make_table(), pairs=(), calibration=1.0, metric="peak_memory")
+    with pytest.raises(InvalidValueError, match="The peak_memory of layers does not add up"):
+        replace(table, pairs=(PAIR,))
+    # A candidate without an entry is in no network.
+    lacking = subset_table(make_table(), choices=["x", "u", "v"])
+    far = LayerPair(("a", "b"), PAIR.kinds, ((0.0, -0.1), (0.0, 0.0)))
+    assert replace(lacking, pairs=(far,)).pairs == (far,)
 
 
 def test_pairs_must_be_of_neighbours_and_each_once():
