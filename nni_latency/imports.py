@@ -106,7 +106,9 @@ def _put_on_path(folder: Path) -> None:
     """Let what lies in a folder be imported, and not what lies in another such folder under the same name."""
     own, others = str(folder), _FOLDERS - {str(folder)}
     _FOLDERS.add(own)
-    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    # A folder without `__init__.py` hides no package, and nothing hides this one.
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    names -= {__name__.partition(".")[0]}
     foreign = {name for name in names.intersection(sys.modules) if _folder_of(sys.modules[name]) in others}
     for name in [name for name in sys.modules if name.partition(".")[0] in foreign]:
         del sys.modules[name]

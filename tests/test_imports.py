@@ -115,6 +115,23 @@ def test_files_of_two_folders_have_what_lies_beside_each(tmp_path, as_package):
 
 
 @pytest.mark.usefixtures("_path")
+def test_a_folder_of_files_hides_no_package(tmp_path, monkeypatch):
+    """Such as a folder of results that has the name of a package of the folder in which the command runs."""
+    for name in ("of_a_package", "nni_latency"):
+        (tmp_path / "here" / name).mkdir(parents=True)
+    (tmp_path / "of_a_package").mkdir()
+    (tmp_path / "of_a_package" / "__init__.py").write_text("")
+    (tmp_path / "here" / "nni_latency" / "__init__.py").write_text("")
+    (tmp_path / "here" / "file.py").write_text("import of_a_package\n")
+    monkeypatch.chdir(tmp_path)
+    before = import_place("of_a_package")
+    monkeypatch.chdir(Path(nni_latency.__file__).parents[1])
+    own = import_place("nni_latency.units")
+    assert import_place(str(tmp_path / "here" / "file.py")).of_a_package is before
+    assert sys.modules["nni_latency.units"] is own
+
+
+@pytest.mark.usefixtures("_path")
 def test_file_is_run_again_only_after_it_changed(tmp_path):
     path = tmp_path / "file.py"
     path.write_text("value = object()\n")
