@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import nni_latency.loading as loading
+from nni_latency.plugins import load_registry
 
 onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
@@ -94,7 +94,7 @@ def test_what_is_assumed_of_a_file_is_said(run, selected):
 
 
 def test_a_runtime_that_is_not_installed_is_named(fails, flat):
-    registered = loading.load_registry().runtimes
+    registered = load_registry().runtimes
     names = [name for name in ("openvino", "onnxruntime") if name not in registered]
     if not names:
         pytest.skip("all runtimes that the predictor knows are installed")
