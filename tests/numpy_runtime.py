@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from nni_latency.devices import DeviceRuntime, PythonConnection
 from nni_latency.measurement.runtimes import PlacedProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
+from nni_latency.operators import capture_operators
+from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
 
 #: What a convolution with so many channels does.
 MISCHIEF = {61: "crash", 62: "hang", 63: "fail", 65: "print", 66: "refuse", 67: "exit", 68: "garbage"}
@@ -78,3 +82,21 @@ def script(folder, text):
     path.write_text(f"#!/bin/sh\n{text.replace('PYTHON', sys.executable)}\n")
     path.chmod(0o755)
     return path
+
+
+def conv_plan(shape):
+    """Plan two layers of two convolutions each."""
+    layers = [
+        PlanLayer(
+            f"layer{index}",
+            {
+                f"k{size}": PlanCandidate(
+                    capture_operators(nn.Conv2d(4, 4, size, padding=size // 2), torch.zeros(shape))[0][1],
+                    partial(conv, 4, size),
+                )
+                for size in (1, 3)
+            },
+        )
+        for index in range(2)
+    ]
+    return MeasurePlan(SpaceReference("convolutions", {}), shape, tuple(layers))

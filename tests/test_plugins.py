@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import sys
 from importlib import metadata
@@ -12,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from registries import use_registry
 from torch import nn
 
 from nni_latency import builtin_plugin
@@ -248,15 +248,7 @@ def registered(plugin, monkeypatch):
             register("it", factory)
 
         registry = collect([_BUILTIN, plugin("theirs", **{f"register_{kind}s": hook})])
-        for place in (
-            "cli._added",
-            "loading._connections",
-            "loading._estimators",
-            "loading._runtimes",
-            "spaces._finding",
-            "cli._measuring",
-        ):
-            monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
+        use_registry(monkeypatch, registry)
         return registry
 
     return make

@@ -332,7 +332,10 @@ class TableEstimator(LayerEstimator):
     def _parts(self, sample: Mapping[str, Any] | Sequence[int]) -> list[tuple[str, str, Estimate]]:
         selection = self.selection(sample)
         return self.with_neighbours(
-            [(name, choice, self._part(self._layer(name), choice)) for name, choice in selection.items()]
+            [
+                (layer.name, choice, self._part(layer, choice))
+                for layer, choice in zip(self.table.layers, selection.values(), strict=True)
+            ]
         )
 
     def with_neighbours(self, parts: Sequence[tuple[str, str, Estimate]]) -> list[tuple[str, str, Estimate]]:

@@ -12,8 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
-from numpy_runtime import LEAST, conv, device_runtime
+from numpy_runtime import LEAST, conv, conv_plan, device_runtime
 from torch import nn
 
 from nni_latency.devices import DeviceBenches, DeviceRuntime, PythonConnection
@@ -32,8 +31,7 @@ from nni_latency.measurement import (
     measure_network,
 )
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.operators import capture_operators
-from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
+from nni_latency.tables import build_table
 from nni_latency.testing import check_bench, check_runtime
 
 _SHAPE = (1, 4, 8, 8)
@@ -184,24 +182,6 @@ class _Cut(PythonConnection):
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def _plan():
-    """Plan two layers of two candidates each."""
-    layers = [
-        PlanLayer(
-            f"layer{index}",
-            {
-                f"k{size}": PlanCandidate(
-                    capture_operators(nn.Conv2d(4, 4, size, padding=size // 2), torch.zeros(_SHAPE))[0][1],
-                    partial(conv, 4, size),
-                )
-                for size in (1, 3)
-            },
-        )
-        for index in range(2)
-    ]
-    return MeasurePlan(SpaceReference("convolutions", {}), _SHAPE, tuple(layers))
-
-
 class _Cutter:
     """Cuts a line at random moments, each time after a round was measured since the cut before."""
 
@@ -226,7 +206,7 @@ def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
     runtime, cutter = device_runtime(connection, waits.append), _Cutter(connection, cuts)
     protocol = Protocol(n_run=3, rounds=rounds, processes=2, half_width=0.0, time_budget=600.0, timeout=10.0)
     where = {"store": tmp_path / "db.sqlite", "on_start": cutter.plan, "on_progress": cutter.plan}
-    table = build_table(_plan(), runtime, protocol, tmp_path / "t.json", **where)
+    table = build_table(conv_plan(_SHAPE), runtime, protocol, tmp_path / "t.json", **where)
     cutter.timer.join()
     runtime.close()
     assert cutter.left == 0
@@ -241,7 +221,7 @@ def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
 
 
 def test_campaign_resumes_after_a_device_that_did_not_come_back(tmp_path):
-    connection, plan = _Cut(), _plan()
+    connection, plan = _Cut(), conv_plan(_SHAPE)
     runtime = device_runtime(connection)
     runtime.place.session.patience = 0.0
     protocol = Protocol(n_run=3, rounds=8, processes=1, half_width=0.0, time_budget=600.0, timeout=10.0)
@@ -264,7 +244,7 @@ def test_campaign_resumes_after_a_device_that_did_not_come_back(tmp_path):
 
 def test_everything_is_said_in_the_devices_words(tmp_path):
     runtime = device_runtime()
-    table = build_table(_plan(), runtime, _QUICK, tmp_path / "t.json", store="memory")
+    table = build_table(conv_plan(_SHAPE), runtime, _QUICK, tmp_path / "t.json", store="memory")
     assert table.platform.facts["runtime.version"] == "1.0"
     assert table.platform == runtime.platform
     # One node more takes longer by what it takes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 from numpy_runtime import NumpyRuntime
+from registries import use_registry
 
 from nni_latency import hookimpl
 from nni_latency.cli import main
@@ -45,15 +45,7 @@ def run(monkeypatch, tmp_path):
         metadata.EntryPoint("numpy_plugin", "numpy_plugin", GROUP),
     ]
     registry = collect(points)
-    for place in (
-        "cli._added",
-        "loading._connections",
-        "loading._estimators",
-        "loading._runtimes",
-        "spaces._finding",
-        "cli._measuring",
-    ):
-        monkeypatch.setattr(importlib.import_module(f"nni_latency.{place}"), "load_registry", lambda: registry)
+    use_registry(monkeypatch, registry)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NNI_LATENCY_DATABASE", str(tmp_path / "db.sqlite"))
     (tmp_path / "net.py").write_text(_NETWORK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ import pytest
 import sklearn.datasets
 import torch
 from click.testing import CliRunner
+from registries import use_registry
 from sklearn.utils import Bunch
 from ssh_server import SSHD, running_ssh_server
 from torch import nn
@@ -50,10 +50,6 @@ _ON_DEVICE = ("--device", "board", "--runtime", "onnxruntime")
 _QUICK = ("--protocol", "rounds=2", "--protocol", "processes=1", "--budget", "60s")
 
 
-#: Modules that find runtimes, connections and estimators among the plugins.
-_LOADING = ("loading._connections", "loading._estimators", "loading._runtimes")
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Run a server with a device ``board`` in a folder with a network; yield the folder and that of the device."""
@@ -83,8 +79,7 @@ def place(tmp_path_factory):
             metadata.EntryPoint("onnxruntime", "nni_latency_onnxruntime", GROUP),
         ]
         registry = collect(points)
-        for module in ("cli._added", "spaces._finding", "cli._measuring", *_LOADING):
-            patch.setattr(importlib.import_module(f"nni_latency.{module}"), "load_registry", lambda: registry)
+        use_registry(patch, registry)
         patch.chdir(here)
         yield here, Path(folder)
 

@@ -10,18 +10,14 @@ import sys
 import tempfile
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from numpy_runtime import conv, device_runtime, script
-from torch import nn
+from numpy_runtime import conv_plan, device_runtime, script
 
 from nni_latency.devices import Connection, DeviceError, PythonConnection, _agent
 from nni_latency.measurement import Protocol
-from nni_latency.operators import capture_operators
-from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
+from nni_latency.tables import build_table
 
 _SHAPE = (1, 4, 8, 8)
 
@@ -38,23 +34,6 @@ while data := os.read(process.stdout.fileno(), 2**16):
     if count == int(sys.argv[1]):
         os.write(1, b"\\xfeSegmentation fault\\n" * 100)
 """
-
-
-def _plan():
-    layers = [
-        PlanLayer(
-            f"layer{index}",
-            {
-                f"k{size}": PlanCandidate(
-                    capture_operators(nn.Conv2d(4, 4, size, padding=size // 2), torch.zeros(_SHAPE))[0][1],
-                    partial(conv, 4, size),
-                )
-                for size in (1, 3)
-            },
-        )
-        for index in range(2)
-    ]
-    return MeasurePlan(SpaceReference("convolutions", {}), _SHAPE, tuple(layers))
 
 
 def _protocol(rounds):
@@ -96,7 +75,7 @@ def test_garbage_between_answers_costs_no_round(tmp_path, folder):
     first = f'mkdir "{tmp_path}/first" 2>/dev/null && exec PYTHON "{tmp_path}/garble.py" 12 PYTHON "$@"'
     connection = _Remembered(script(tmp_path, f'{first}\nexec PYTHON "$@"'))
     runtime = device_runtime(connection)
-    table = build_table(_plan(), runtime, _protocol(4), tmp_path / "t.json", store=tmp_path / "db.sqlite")
+    table = build_table(conv_plan(_SHAPE), runtime, _protocol(4), tmp_path / "t.json", store=tmp_path / "db.sqlite")
     runtime.close()
     assert (table.rounds, table.coverage) == (4, 1)
     assert len(connection.processes) > 1
@@ -112,7 +91,7 @@ def _built(tmp_path, name, rounds, on_progress=lambda _state, _connection: None)
     runtime = device_runtime(connection)
     where = {"out": tmp_path / f"{name}.json", "store": tmp_path / f"{name}.sqlite"}
     table = build_table(
-        _plan(), runtime, _protocol(rounds), on_progress=lambda state: on_progress(state, connection), **where
+        conv_plan(_SHAPE), runtime, _protocol(rounds), on_progress=lambda state: on_progress(state, connection), **where
     )
     runtime.close()
     return table, connection
