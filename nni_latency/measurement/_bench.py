@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nni_latency.errors import LatencyError, MeasurementError, reason_of
+from nni_latency.measurement._exports import Exports
 from nni_latency.measurement._meter import CoarseMeterError, Meter, WindowLostError
 from nni_latency.measurement._record import Visit
-from nni_latency.measurement._subject import Subject
+from nni_latency.measurement._subject import Subject, unpack_subject
 from nni_latency.measurement._timing import Protocol, Stage, time_chain
 
 if TYPE_CHECKING:
@@ -137,12 +138,21 @@ class LocalBench(Bench):
         Time the calls of torch functions inside networks of one part, with `Runtime.time_calls`.
     meters : sequence of Meter, default=()
         What is read besides the clock.
+    exports : Exports, optional
+        Where networks that were exported are kept for other processes.
     """
 
     def __init__(
-        self, runtime: Runtime, protocol: Protocol, *, calls: bool = False, meters: Sequence[Meter] = ()
+        self,
+        runtime: Runtime,
+        protocol: Protocol,
+        *,
+        calls: bool = False,
+        meters: Sequence[Meter] = (),
+        exports: Exports | None = None,
     ) -> None:
         self.calls = calls
+        self.exports = exports
         self.runtime = runtime
         self.protocol = protocol
         self.meters = tuple(meters)
@@ -176,11 +186,25 @@ class LocalBench(Bench):
 
     def admit(self, subject: Subject) -> None:
         """Load a subject and run it once on its own inputs."""
+        self._load(subject)
+
+    def admit_packed(self, packed: bytes) -> None:
+        """Load a subject of which `pack_subject` made bytes; one that another process has exported is not built."""
+        subject = unpack_subject(packed)
+        network = self.exports.find(packed) if self.exports else None
+        if network is not None:
+            subject = replace(subject, build=lambda: network)
+        stage = self._load(subject)
+        if self.exports:
+            self.exports.keep(packed, stage)
+
+    def _load(self, subject: Subject) -> Stage:
         with as_subject_error():
             inputs = self.runtime.inputs(subject.inputs)
             stage = self.runtime.prepare(subject, inputs)
             stage(inputs)
         self._keep(subject, stage, inputs)
+        return stage
 
     def _keep(self, subject: Subject, stage: Stage, inputs: Any) -> None:
         """Keep a subject; those of one shape share their input, as those of one layer do in a network."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, WorkerDiedError
+from nni_latency.measurement._exports import Exports
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject, pack, pack_subject, unpack
@@ -85,6 +88,7 @@ class LocalBenches(Benches):
         self.meters = tuple(meters)
         self.limits = limits
         self.isolated = runtime.portable and os.name == "posix"
+        self._folder: Path | None = None
 
     @property
     def platform(self) -> Platform:
@@ -99,8 +103,18 @@ class LocalBenches(Benches):
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench in a worker process, or in this one."""
         if self.isolated:
-            return IsolatedBench(self.runtime, protocol, calls=calls, meters=self.meters, limits=self.limits)
+            given: dict[str, Any] = {"calls": calls, "meters": self.meters, "limits": self.limits}
+            return IsolatedBench(self.runtime, protocol, exports=self._exports(), **given)
         return LocalBench(self.runtime, protocol, calls=calls, meters=self.meters)
+
+    def _exports(self) -> Exports | None:
+        """Return where the processes keep what they export; those with limits write nothing that others read."""
+        if not self.runtime.takes_onnx or self.limits is not None:
+            return None
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="nni_latency_exports_"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return Exports(self._folder)
 
 
 class IsolatedBench(Bench):
@@ -115,6 +129,8 @@ class IsolatedBench(Bench):
         As for `LocalBench`. The protocol's `timeout` is how long one command may take.
     limits : Limits, optional
         What the worker process may use.
+    exports : Exports, optional
+        Where the worker keeps networks that it exports for those after it.
     """
 
     def __init__(
@@ -125,8 +141,9 @@ class IsolatedBench(Bench):
         calls: bool = False,
         meters: Sequence[Meter] = (),
         limits: Limits | None = None,
+        exports: Exports | None = None,
     ) -> None:
-        made = partial(LocalBench, runtime, protocol, calls=calls, meters=tuple(meters))
+        made = partial(LocalBench, runtime, protocol, calls=calls, meters=tuple(meters), exports=exports)
         self._payload = pack((made, limits), "The runtime")
         self._private = limits is not None
         self._timeout = protocol.timeout
@@ -180,7 +197,7 @@ class IsolatedBench(Bench):
             self._start()
         for key in keys:
             if key not in self._loaded:
-                self._ask("admit", self._admitted[key])
+                self._ask("admit_packed", self._admitted[key])
                 self._loaded.add(key)
 
     def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
@@ -380,8 +397,6 @@ def serve(descriptor: int) -> None:
 
 def _answer(worker: Any, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
     try:
-        if method == "admit":
-            arguments = (unpack(arguments[0]),)
         return "ok", getattr(worker, method)(*arguments, **options)
     except CandidateError as error:
         return "candidate", str(error)

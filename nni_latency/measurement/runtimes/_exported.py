@@ -39,10 +39,11 @@ def each_array(value: Any) -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A network that can be run and, where it is in ONNX, joined to others."""
+    """A network that can be run and, where it is in ONNX, joined to others; and whether it was exported here."""
 
     network: Any
     compiled: CompiledNetwork
+    was_exported: bool = False
 
     def __call__(self, value: Any) -> Any:
         found = self.compiled.run(each_array(value))
@@ -217,7 +218,7 @@ class ExportedRuntime(LocalRuntime):
         compiled = self._compile(network, arrays)
         found = compiled.settled(arrays, SETTLING_RUNS + 1)
         self._check(found, [item.float().numpy() for item in expected], values=compiled.keeps_weights)
-        return Prepared(network, compiled)
+        return Prepared(network, compiled, was_exported=True)
 
     def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
         """Ask the compiled network; what runs in torch before it is not of the runtime."""
