@@ -152,8 +152,10 @@ def with_fields(record: Record, given: Iterable[tuple[str, Any]], what: str, *, 
     ------
     UnknownNameError
         If there is no such field.
+    InvalidValueError
+        If a field is given twice.
     """
-    values = dict(given)
+    values = _once(given)
     known = [item.name for item in dataclasses.fields(record) if item.name not in fixed]
     for name in values:
         if name not in known:
@@ -256,7 +258,17 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
         return _parse_object(text)
     # A comma may also stand in a value, such as a list.
-    return dict(map(_parse_assignment, re.split(r",\s*(?=[A-Za-z_]\w*=)", text)))
+    return _once(map(_parse_assignment, re.split(r",\s*(?=[A-Za-z_]\w*=)", text)))
+
+
+def _once(given: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return values by name; raise `InvalidValueError` where a name has two."""
+    values: dict[str, Any] = {}
+    for name, value in given:
+        if name in values:
+            raise InvalidValueError(f"{name!r} is given twice, as {values[name]!r} and as {value!r}. Give it once.")
+        values[name] = value
+    return values
 
 
 #: A duration such as ``90``, ``90s`` or ``1.5min`` [s].

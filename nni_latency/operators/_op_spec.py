@@ -87,8 +87,16 @@ class OpSpec:
 
         The texts ``inf`` and ``-inf``, as written by `as_dict`, become numbers; NaN becomes a text, because NaN is not
         equal to itself.
+
+        Raises
+        ------
+        InvalidValueError
+            If a size is no whole number.
         """
-        shapes = tuple(tuple(int(size) for size in shape) for shape in input_shapes)
+        given = [tuple(shape) for shape in input_shapes]
+        shapes = tuple(tuple(int(size) for size in shape) for shape in given)
+        if list(shapes) != given:
+            raise InvalidValueError(f"The sizes of {kind!r} must be whole numbers. Got {given}.")
         plain = {name: _comparable(value) for name, value in attributes.items()}
         return cls(kind, shapes, tuple(sorted(plain.items())), dtype)
 

@@ -46,6 +46,12 @@ def test_op_spec_refuses_unsorted_and_double_attributes(attributes):
         OpSpec("x", ((1,),), attributes)
 
 
+def test_of_refuses_sizes_that_are_not_whole():
+    with pytest.raises(InvalidValueError, match=r"sizes of 'pool' must be whole numbers\. Got \[\(1, 2\.5\)\]"):
+        OpSpec.of("pool", [(1, 2.5)])
+    assert OpSpec.of("pool", [(1, 2.0)]).input_shapes == ((1, 2),)
+
+
 def test_op_spec_gives_its_attributes():
     assert _OP["out_channels"] == 8
     assert _OP.get("groups", 1) == 1
