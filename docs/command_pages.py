@@ -35,7 +35,9 @@ class Command(SphinxDirective):
         for word in words:
             found = context.command.get_command(context, word) if isinstance(context.command, click.Group) else None
             if found is None:
-                raise self.error(f"There is no command {self.arguments[0]!r}. Are its plugin and nni_latency installed?")
+                raise self.error(
+                    f"There is no command {self.arguments[0]!r}. Are its plugin and nni_latency installed?"
+                )
             context = click.Context(found, parent=context, info_name=word)
         examples = nodes.container()
         self.state.nested_parse(self.content, self.content_offset, examples)

@@ -87,7 +87,9 @@ def _measures(words):
 
 def test_documents_have_commands():
     assert len(_COMMANDS) > 50
-    assert {"README.md", "commands/learn.rst", "getting_started.rst"} <= {place.partition(":")[0] for place, _ in _COMMANDS}
+    assert {"README.md", "commands/learn.rst", "getting_started.rst"} <= {
+        place.partition(":")[0] for place, _ in _COMMANDS
+    }
 
 
 @pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
