@@ -1,6 +1,7 @@
 """How Sphinx builds the documentation."""
 
 import json
+import sys
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
+
+# The extensions of this folder.
+sys.path.insert(0, str(Path(__file__).parent))
 
 # NNI wraps every class of torch.nn and reports those that are newer than itself and no modules.
 warnings.filterwarnings(
@@ -22,8 +26,9 @@ version = release
 
 extensions = [
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "numpydoc",
+    "command_pages",
+    "mathml",
 ]
 exclude_patterns = ["_build"]
 default_role = "py:obj"
@@ -36,6 +41,7 @@ numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = f"nni_latency {release}"
 
 

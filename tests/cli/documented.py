@@ -12,7 +12,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 
 #: Every document with commands, at its path.
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.rst")))
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.rst")))
 
 _BLOCKS = {
     ".md": re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE),
@@ -21,7 +21,7 @@ _BLOCKS = {
 
 
 class Command(NamedTuple):
-    """A command with the place where it is printed, such as ``cli.rst:12``."""
+    """A command with the place where it is printed, such as ``commands/learn.rst:12``."""
 
     place: str
     words: tuple[str, ...]
@@ -42,4 +42,5 @@ def _commands_of(path: Path) -> Iterator[Command]:
             place = line + textwrap.dedent(block[1]).count("\n", 0, match.start())
             # "nni-latency COMMAND [OPTIONS]" says what a command looks like.
             if words[0] != "COMMAND":
-                yield Command(f"{path.name}:{place}", tuple(words))
+                name = path.relative_to(ROOT).as_posix().removeprefix("docs/")
+                yield Command(f"{name}:{place}", tuple(words))

@@ -1,4 +1,4 @@
-"""Help, and the documentation of the commands."""
+"""Help, and the pages of the commands, whose options are those of click when the documentation is built."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ import pytest
 
 import nni_latency
 from nni_latency.cli import COMMANDS as BUILT_IN
-from nni_latency.cli import ReportingCommand, main
+from nni_latency.cli import main
 from nni_latency.cli._outputs import WritingCommand
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.rst"
+DOCS = Path(__file__).parents[2] / "docs"
+
+#: What all commands share.
+DOCUMENT = DOCS / "cli.rst"
+
+#: A page for each command, or group with its commands.
+PAGES = DOCS / "commands"
 
 #: Options of every command, and of every command that prints a table, which are documented once.
 COMMON, REPORTING = {"--quiet", "--verbose"}, {"--format"}
@@ -32,9 +38,10 @@ def _command(name):
     return main.get_command(click.Context(main), name)
 
 
-def _parameters(name):
-    """Return the parameters of a command, or of all commands of a group."""
-    return [parameter for command in _with_inner(_command(name)) for parameter in _own(command)]
+def _flags(name):
+    """Return the flags of a command, or of all commands of a group."""
+    parameters = [item for command in _with_inner(_command(name)) for item in command.params]
+    return {text for item in parameters for text in (*item.opts, *item.secondary_opts)}
 
 
 def _with_inner(command):
@@ -43,18 +50,20 @@ def _with_inner(command):
     return [command, *(found for item in inner for found in _with_inner(item))]
 
 
-def _own(command):
-    """Return the parameters that are documented with the command."""
-    shared = COMMON | (REPORTING if isinstance(command, ReportingCommand) else set())
-    return [parameter for parameter in command.params if not shared & set(parameter.opts)]
+def _paths(name, command):
+    """Return the names of a command and, of a group, of all that it holds, each after that of its group."""
+    inner = command.commands if isinstance(command, click.Group) else {}
+    return [name, *(path for word, item in inner.items() for path in _paths(f"{name} {word}", item))]
 
 
-def _section(name):
-    """Return what the documentation says about one command."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    match = re.search(rf"^``{name}``\n-+\n(.*?)(?=^``[\w-]+``\n-+\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    assert match, f"docs/cli.rst has no section about {name}"
-    return match[1]
+def _page(name):
+    """Return the page of a command."""
+    return (PAGES / f"{name}.rst").read_text(encoding="utf-8")
+
+
+def _options_in(text):
+    """Return the options that a text names."""
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -81,8 +90,8 @@ def test_quiet_and_verbose_stand_anywhere(run, fails):
 
 
 def test_common_options_are_documented_once():
-    before, _, _ = DOCUMENT.read_text(encoding="utf-8").partition("``measure``\n---")
-    assert all(f"``{name}" in before for name in COMMON | REPORTING | SHORT)
+    shared = DOCUMENT.read_text(encoding="utf-8")
+    assert all(f"``{name}" in shared for name in COMMON | REPORTING | SHORT)
 
 
 def test_help_lists_every_command(run):
@@ -132,18 +141,14 @@ def test_unknown_command_is_refused(fails):
     assert fails("xyzzy").endswith("No such command 'xyzzy'.")
 
 
+def test_every_command_has_a_page():
+    assert set(COMMANDS) <= {path.stem for path in PAGES.glob("*.rst")}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_documented(name):
-    section = _section(name)
-    options = [
-        text
-        for parameter in _parameters(name)
-        if isinstance(parameter, click.Option)
-        for text in (*parameter.opts, *parameter.secondary_opts)
-        if text not in SHORT
-    ]
-    missing = [text for text in options if not re.search(rf"(?<![\w-]){re.escape(text)}(?![\w-])", section)]
-    assert not missing
+def test_the_page_of_a_command_has_a_reference_of_each_of_its_commands(name):
+    shown = re.findall(r"^\.\. command:: (.+)$", _page(name), re.MULTILINE)
+    assert sorted(shown) == sorted(_paths(name, _command(name)))
 
 
 def test_built_in_commands_have_at_most_300_options():
@@ -153,10 +158,10 @@ def test_built_in_commands_have_at_most_300_options():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_documentation_names_no_option_that_is_not_there(name):
-    known = (
-        COMMON
-        | REPORTING
-        | {text for parameter in _parameters(name) for text in (*parameter.opts, *parameter.secondary_opts)}
-    )
-    assert not set(re.findall(r"(?<![\w-])--[a-z][\w-]*", _section(name))) - known
+def test_the_page_of_a_command_names_no_option_that_it_does_not_have(name):
+    assert not _options_in(_page(name)) - _flags(name) - COMMON - REPORTING
+
+
+def test_what_all_commands_share_names_no_option_that_none_has():
+    known = {flag for name in COMMANDS for flag in _flags(name)}
+    assert not _options_in(DOCUMENT.read_text(encoding="utf-8")) - known - COMMON - {"--help", "--help-all"}

@@ -87,7 +87,9 @@ def _measures(words):
 
 def test_documents_have_commands():
     assert len(_COMMANDS) > 50
-    assert {"README.md", "cli.rst", "getting_started.rst"} <= {place.partition(":")[0] for place, _ in _COMMANDS}
+    assert {"README.md", "commands/learn.rst", "getting_started.rst"} <= {
+        place.partition(":")[0] for place, _ in _COMMANDS
+    }
 
 
 @pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
@@ -274,7 +276,7 @@ def test_completion_is_that_of_the_documentation(shell):
     assert "dataset" in shown.output
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/acts.rst", "docs/cli.rst", "docs/benchmarks.rst"])
+@pytest.mark.parametrize("path", ["README.md", "docs/acts.rst", "docs/benchmarks.rst"])
 def test_number_of_blocks_is_the_same_everywhere(run, path):
     number = f"{len(BLOCKS)} blocks"
     assert number in (ROOT / path).read_text(encoding="utf-8")
