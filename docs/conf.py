@@ -46,7 +46,7 @@ html_title = f"nni_latency {release}"
 
 
 class Notebook(SphinxDirective):
-    """``.. notebook:: FILE`` shows the cells of a notebook, text as it stands and code as Python, without headings."""
+    """``.. notebook:: FILE`` shows the cells of a notebook: text without headings, code, and its text outputs."""
 
     required_arguments = 1
 
@@ -59,12 +59,19 @@ class Notebook(SphinxDirective):
             source = "".join(cell["source"])
             if cell["cell_type"] == "code":
                 shown.append(nodes.literal_block(source, source, language="python"))
+                if output := "".join(map(_text_of, cell["outputs"])).rstrip():
+                    shown.append(nodes.literal_block(output, output, language="text", classes=["output"]))
             else:
                 text = nodes.Element()
                 lines = [line for line in source.splitlines() if not line.startswith("#")]
                 self.state.nested_parse(StringList(lines, str(path)), 0, text)
                 shown += text.children
         return shown
+
+
+def _text_of(output):
+    """Return the text of an output of a cell; pictures and HTML have none."""
+    return "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
 
 
 def setup(app):

@@ -28,4 +28,6 @@ def test_pictures_are_those_that_the_commands_write():
 
 def test_page_shows_pictures_on_the_first_page():
     first = (ROOT / "docs" / "index.rst").read_text(encoding="utf-8")
-    assert len(re.findall(r"images/gallery/\w+\.png", first)) >= 2
+    shown = re.findall(r"\.\. (?:image|figure):: (images/[\w.]+)", first)
+    assert {"images/concept.svg", "images/validation.png"} == set(shown)
+    assert all((ROOT / "docs" / path).is_file() for path in shown)
