@@ -93,7 +93,8 @@ def _option(item: click.Parameter, context: click.Context, name: str) -> nodes.d
     if item.envvar:
         text = f"{text} Environment variable: '{item.envvar}'."
     term = nodes.term("", "", nodes.literal("", flags))
-    term["ids"].append(nodes.make_id(f"{name}{max(item.opts, key=len)}"))
+    # Two hyphens, so that no section has the same name: "serve keys" is a command, too.
+    term["ids"].append(f"{name}{max(item.opts, key=len)}")
     return nodes.definition_list_item("", term, nodes.definition("", _paragraph(text)))
 
 
