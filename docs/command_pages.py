@@ -41,7 +41,7 @@ class Command(SphinxDirective):
             context = click.Context(found, parent=context, info_name=word)
         examples = nodes.container()
         self.state.nested_parse(self.content, self.content_offset, examples)
-        return [*_synopsis(context), *examples.children, *_options(context, "-".join(words))]
+        return [*_synopsis(context), *_inner(context, words), *examples.children, *_options(context, "-".join(words))]
 
 
 class Commands(SphinxDirective):
@@ -68,6 +68,19 @@ def _synopsis(context: click.Context) -> Iterator[nodes.Node]:
         yield _paragraph(" ".join(paragraph.split()))
 
 
+def _inner(context: click.Context, words: list[str]) -> Iterator[nodes.Node]:
+    """List the commands of a group, whose sections have their names as titles."""
+    if not isinstance(context.command, click.Group):
+        return
+    listed = nodes.definition_list()
+    for name, command in context.command.commands.items():
+        title = " ".join([*words, name])
+        link = nodes.reference("", title, internal=True, refid=nodes.make_id(title))
+        summary = _paragraph(command.get_short_help_str(limit=200))
+        listed += nodes.definition_list_item("", nodes.term("", "", link), nodes.definition("", summary))
+    yield listed
+
+
 def _options(context: click.Context, name: str) -> Iterator[nodes.Node]:
     for title, options in help_sections(context.command.params, everything=True).items():
         yield nodes.rubric("", title)
@@ -80,7 +93,8 @@ def _option(item: click.Parameter, context: click.Context, name: str) -> nodes.d
     if item.envvar:
         text = f"{text} Environment variable: '{item.envvar}'."
     term = nodes.term("", "", nodes.literal("", flags))
-    term["ids"].append(nodes.make_id(f"{name}{max(item.opts, key=len)}"))
+    # Two hyphens, so that no section has the same name: "serve keys" is a command, too.
+    term["ids"].append(f"{name}{max(item.opts, key=len)}")
     return nodes.definition_list_item("", term, nodes.definition("", _paragraph(text)))
 
 

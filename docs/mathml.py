@@ -17,7 +17,9 @@ def _inline(translator: HTML5Translator, node: nodes.math) -> None:
 
 def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
     formula = tex2mathml(node.astext(), as_block=True)
-    translator.body.append(translator.starttag(node, "div", CLASS="math-block") + formula + "</div>\n")
+    # Exponents reach out of the box where the font is not made for formulas; with room for them nothing scrolls.
+    before = translator.starttag(node, "div", CLASS="math", STYLE="padding: 0.5em 0")
+    translator.body.append(f"{before}{formula}</div>\n")
     raise nodes.SkipNode
 
 
