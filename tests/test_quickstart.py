@@ -19,17 +19,15 @@ def _code_cells() -> list[dict[str, object]]:
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
-def test_notebook_is_stored_with_the_text_that_it_printed():
+def test_notebook_is_stored_with_nothing_but_the_text_that_it_printed():
     cells = _code_cells()
     assert len(cells) > 3
-    streams = [output for cell in cells for output in cell["outputs"]]
-    assert {output["output_type"] for output in streams} == {"stream"}
-    printed = "".join(line for output in streams for line in output["text"])
-    assert "accuracy" in printed
-    assert "measured" in printed
-    # Warnings would name folders of the machine.
-    assert "/home/" not in printed
-    assert "Traceback" not in printed
+    assert all(cell["execution_count"] is None for cell in cells)
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} <= {"stream"}
+    printed = "".join(line for output in outputs for line in output["text"])
+    # Warnings and errors would name folders of the machine.
+    assert "/" not in printed
 
 
 @pytest.mark.slow
