@@ -59,7 +59,9 @@ def search(estimator: TableEstimator, trials: int, epochs: int, sampler: str) ->
     dataset, known = load_dataset("digits"), dict[tuple[str, ...], float]()
 
     def objective(trial: optuna.Trial) -> tuple[float, float]:
-        sample = {layer.name: trial.suggest_categorical(layer.name, layer.choices) for layer in estimator.table.searched}
+        sample = {
+            layer.name: trial.suggest_categorical(layer.name, layer.choices) for layer in estimator.table.searched
+        }
         key = tuple(sample.values())
         if key not in known:
             torch.manual_seed(0)

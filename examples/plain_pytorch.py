@@ -1,10 +1,10 @@
 """A differentiable search in plain PyTorch: only the costs come from this package, by `load_estimator`.
 
-A super-network of six layers with four candidates each is trained on scikit-learn's digits. The loss has a penalty on its
-expected latency, which is a product of probabilities and costs, so its gradient reaches the architecture parameters. Of
+A super-network of six layers with four candidates each is trained on scikit-learn's digits. The loss has a penalty on
+its expected latency, a product of probabilities and costs, so its gradient reaches the architecture parameters. Of
 the networks within the target, the most probable one is then trained on and measured.
 
-    python examples/plain_pytorch.py --target 0.6
+    python examples/plain_pytorch.py --target 0.25
 
 The default estimator, ``module``, measures the operators of the candidates on this device, inside whole networks. Any
 other layer-based estimator does, such as ``acts:acts.json``, which ``nni-latency learn device`` makes.
@@ -25,7 +25,7 @@ from nni_latency.estimators import AdditiveCost, MeasuringEstimator, likeliest_w
 from nni_latency.nas import load_dataset
 
 #: Channels and stride of every layer.
-LAYERS = ((16, 1), (16, 1), (32, 2), (32, 1), (64, 2), (64, 1))
+LAYERS = ((8, 1), (8, 1), (16, 2), (16, 1), (32, 2), (32, 1))
 
 #: Kernel size of the candidates, and whether they are separable.
 CANDIDATES = {"conv3": (3, False), "conv5": (5, False), "separable3": (3, True), "separable5": (5, True)}
@@ -70,8 +70,8 @@ class SuperNetwork(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(*convolution(3, 16, 3))
-        widths = [16, *(out for out, _ in LAYERS)]
+        self.stem = nn.Sequential(*convolution(3, 8, 3))
+        widths = [8, *(out for out, _ in LAYERS)]
         self.layers = nn.ModuleList(
             MixedLayer(channels, out, stride) for channels, (out, stride) in zip(widths, LAYERS, strict=False)
         )
@@ -155,9 +155,9 @@ def train(network: nn.Module, epochs: int) -> float:
 def main() -> None:
     """Ask for the costs, search, and measure what was found."""
     parser = argparse.ArgumentParser(description="A differentiable search in plain PyTorch, under a latency target.")
-    parser.add_argument("--target", type=float, default=0.5, help="target, from 0 for the fastest network to 1 [0.5]")
+    parser.add_argument("--target", type=float, default=0.25, help="target, from 0 for the fastest network to 1 [0.25]")
     parser.add_argument("--estimator", default="module", help="layer-based estimator, as for load_estimator [module]")
-    parser.add_argument("--epochs", type=int, default=5, help="epochs of the search, and of the network found [5]")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs of the search, and of the network found [3]")
     parser.add_argument("--price", type=float, default=5.0, help="weight of the penalty; 0 switches it off [5]")
     arguments = parser.parse_args()
     estimator = load_estimator(arguments.estimator)

@@ -1,4 +1,4 @@
-"""The examples of searchers that are not NNI's: with few trials, on tables of made-up numbers where measuring is no topic."""
+"""The examples of searchers that are not NNI's, with few trials."""
 
 from __future__ import annotations
 
