@@ -1,7 +1,7 @@
 """A search by Optuna for accuracy and latency: the latency of every network is read from a table of this device.
 
-The space is a small FBNet. Every network that Optuna draws is trained on scikit-learn's digits for a moment, and the table
-says what it takes; nothing is timed during the search. In the end the networks of the front are measured.
+The space is a small FBNet. Every network that Optuna draws is trained on scikit-learn's digits for a moment, and the
+table says what it takes; nothing is timed during the search. In the end the networks of the front are measured.
 
     pip install optuna
     python examples/optuna_search.py --trials 60

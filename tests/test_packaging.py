@@ -242,7 +242,7 @@ def test_hooks_before_a_commit_are_the_linters_of_make():
 
 def test_targets_that_contributors_read_about_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    named = set(re.findall(r"[`$] ?make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
     assert {"check", "test"} <= named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
 
