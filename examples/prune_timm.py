@@ -4,8 +4,11 @@ The network is trained on scikit-learn's digits for a moment, without downloaded
 filters with the smallest sum of absolute weights are removed [1]_: convolutions are made anew with fewer channels, so
 nothing is masked. How many, bisection finds: every step is a prediction, not a measurement. Both networks are measured.
 
-    pip install timm
+    pip install timm torchvision
     python examples/prune_timm.py --model resnet18 --target 0.6
+
+timm needs a torchvision of the same build as torch: beside the CPU build of torch, one for CUDA cannot be imported, and
+then NNI cannot either.
 
 The predictor that ships answers for another machine. The ratio of both latencies of the unpruned network brings its
 predictions to this one. ``nni-latency learn graph --runtime torch`` adds this machine to the predictor instead; name it
