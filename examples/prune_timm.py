@@ -114,9 +114,9 @@ def share_for(network: nn.Module, estimator: Estimator, images: torch.Tensor, ta
     return high
 
 
-def train(network: nn.Module, dataset: Dataset, epochs: int) -> None:
-    """Train a network."""
-    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+def train(network: nn.Module, dataset: Dataset, epochs: int, rate: float) -> None:
+    """Train a network at a learning rate."""
+    optimizer = torch.optim.Adam(network.parameters(), rate)
     network.train()
     for _ in range(epochs):
         for images, classes in DataLoader(dataset.train, 64, shuffle=True, drop_last=True):
@@ -154,7 +154,7 @@ def main() -> None:
     network = timm.create_model(arguments.model, pretrained=False, num_classes=dataset.num_classes)
     if not any(pairs_of(network)):
         parser.error(f"{arguments.model} has no residual blocks that can be pruned")
-    train(network, dataset, arguments.epochs)
+    train(network, dataset, arguments.epochs, 1e-3)
     print(f"{arguments.model}: {size(network)}, accuracy {accuracy(network, dataset)}")
 
     estimator, measuring = load_estimator(arguments.estimator), load_estimator("network")
@@ -164,7 +164,7 @@ def main() -> None:
     share = share_for(network, estimator, images, arguments.target * predicted)
     thin = pruned(network, share)
     print(f"pruned     {share:.0%} of the filters: {size(thin)}, accuracy {accuracy(thin, dataset)}", end="")
-    train(thin, dataset, arguments.epochs)
+    train(thin, dataset, arguments.epochs, 2e-4)
     print(f", after training {accuracy(thin, dataset)}")
     expected, after = scale * estimator.estimate(thin, images).value, measuring.estimate(thin, images).value
     print(f"predicted  {1e3 * expected:.2f} ms, target {1e3 * arguments.target * before:.2f} ms")
