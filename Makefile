@@ -116,7 +116,7 @@ $(VENV)/.installed: $(NAMED_IN) | $(BIN)/pip
 
 $(VENV)/.installed-test: $(NAMED_IN) | $(BIN)/pip
 	@echo "Installing nni_latency and what its tests need in $(VENV) (a few minutes the first time)"
-	@$(INSTALL) -e '.[test]' $(DEPLOYED) $(CONFORMANCE)
+	@$(INSTALL) -e '.[test,examples]' $(DEPLOYED) $(CONFORMANCE)
 	@$(INSTALL) --no-deps $(COMMANDS_OF:%=-e ./%)
 	@touch $@ $(VENV)/.installed
 

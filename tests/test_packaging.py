@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from nni_latency import LookupTable, TableEstimator
+from nni_latency import LookupTable, TableEstimator, __version__
 from nni_latency.loading import load_estimator
 from nni_latency.tables import shipped_tables, validation_path
 from nni_latency.validation import read_summary
@@ -116,35 +118,132 @@ def test_plain_install_predicts_a_network_that_it_generates(tmp_path):
     assert "onnxruntime.fp32.t1" in run("predict", str(file))
 
 
+#: Plugin whose wheel is built and installed beside that of the package.
+_WITH = "nni_latency_roofline"
+
+
+def _pip(*words: str | Path) -> None:
+    """Run pip offline, with what is installed here to build with."""
+    offline = ("--quiet", "--no-index", "--no-deps", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", words[0], *offline, *words[1:]]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Build the wheel of a copy of the tree; return the names of its files."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Build the wheels of copies of the package and of a plugin."""
+    folder = tmp_path_factory.mktemp("wheels")
+    package, plugin = folder / "package", folder / "plugin"
+    package.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+        shutil.copy(ROOT / name, package)
+    ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     for name in ("nni_latency", "lut"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(source)], check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
-        return set(archive.namelist())
+        shutil.copytree(ROOT / name, package / name, ignore=ignored)
+    shutil.copytree(ROOT / "plugins" / _WITH, plugin, ignore=ignored)
+    _pip("wheel", "--no-build-isolation", "--wheel-dir", folder, package, plugin)
+    return sorted(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheels into a folder of their own."""
+    folder = tmp_path_factory.mktemp("installed")
+    _pip("install", "--target", folder, *wheels)
+    return folder
+
+
+def _content(wheel: Path) -> dict[str, str]:
+    """Return the files of a wheel, with what they hold where it is metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        return {name: archive.read(name).decode() if name.endswith("/METADATA") else "" for name in names}
 
 
 @pytest.mark.slow
 @pytest.mark.installs
-def test_wheel_is_marked_as_typed(wheel):
-    assert "nni_latency/py.typed" in wheel
+def test_wheel_holds_every_file_of_the_package(wheels):
+    files = (path for folder in ("nni_latency", "lut") for path in (ROOT / folder).rglob("*"))
+    kept = {path.relative_to(ROOT) for path in files if path.is_file() and "__pycache__" not in path.parts}
+    names = {("nni_latency/" if path.parts[0] == "lut" else "") + path.as_posix() for path in kept}
+    assert {"nni_latency/py.typed", "nni_latency/lut/THIRD-PARTY.txt", "nni_latency/datasets/networks.zip"} <= names
+    assert names <= set(_content(wheels[0]))
 
 
 @pytest.mark.slow
 @pytest.mark.installs
-def test_wheel_holds_the_tables(wheel):
-    tables = {f"nni_latency/lut/{path.name}" for path in (ROOT / "lut").glob("*.json")}
-    assert tables
-    assert {*tables, "nni_latency/lut/THIRD-PARTY.txt"} <= wheel
+def test_wheels_say_who_made_them_and_under_which_licence(wheels):
+    for wheel in wheels:
+        (text,) = filter(None, _content(wheel).values())
+        assert {"Author: the nni_latency developers", "License: Apache-2.0"} <= set(text.splitlines())
+
+
+_INSTALLED = """
+import json
+import nni_latency, nni_latency.datasets
+from nni_latency.graphs import shipped_predictor
+from nni_latency.plugins import load_registry
+from nni_latency.tables import shipped_tables, table_schema
+
+platform = load_registry().find("estimator", "roofline").make("100,20").platform
+files = [nni_latency.__file__, shipped_predictor(), *shipped_tables().values()]
+networks = nni_latency.datasets.load_networks()
+print(json.dumps([list(map(str, files)), len(networks), table_schema()]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.installs
+def test_wheels_install_and_run_outside_of_the_repository(installed, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    monkeypatch.setenv("NNI_LATENCY_PLUGINS", "roofline")
+
+    def run(*words: str) -> str:
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("-m", "nni_latency", "--version") == f"nni-latency, version {__version__}\n"
+    files, count, schema = json.loads(run("-c", _INSTALLED))
+    assert len(files) > 10
+    assert all(Path(file).is_relative_to(installed) and Path(file).is_file() for file in files)
+    assert count > 100
+    assert schema == json.loads((ROOT / "docs/reference/lookup_table.schema.json").read_text(encoding="utf-8"))
+
+
+def test_plugins_have_author_licence_and_classifiers_of_the_package():
+    def metadata(path: Path) -> tuple[str, str, set[str]]:
+        parser = configparser.ConfigParser()
+        parser.read(path, encoding="utf-8")
+        found = parser["metadata"]
+        typed = {"Typing :: Typed"}
+        return found["author"], found["license"], set(found["classifiers"].strip().splitlines()) - typed
+
+    package = metadata(ROOT / "setup.cfg")
+    assert all(metadata(path) == package for path in (ROOT / "plugins").glob("*/setup.cfg"))
+
+
+def test_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    metadata = _setup()["metadata"]
+    assert (citation["version"], citation["license"]) == (__version__, metadata["license"])
+    assert [author["name"] for author in citation["authors"]] == [metadata["author"]]
+
+
+def test_hooks_before_a_commit_are_the_linters_of_make():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)[1]
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert repository["repo"] == "local"
+    assert [hook["entry"] for hook in repository["hooks"]] == re.findall(
+        r"^\t@(.*)$", recipe.replace("$(BIN)", ".venv/bin"), re.MULTILINE
+    )
+
+
+def test_targets_that_contributors_read_about_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"[`$] ?make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    assert {"check", "test"} <= named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
 
 #: Its source has no skips where the shape changes.
