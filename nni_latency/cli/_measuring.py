@@ -199,7 +199,7 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     DeviceError
         If another device cannot be reached, or lacks what is needed there.
     """
-    registration = load_registry().find("runtime", options.runtime)
+    registration = loading.find_runtime(options.runtime, options.device)
     given = dict(options.runtime_options)
     _check_options(registration, given)
     return loading.make_runtime(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Container
 
 import nni_latency.devices as devices
 import nni_latency.measurement as measurement
@@ -42,6 +43,7 @@ def load_connection(source: str) -> devices.Connection:
         made: devices.Connection = registered[name].make(address)
         return made
     known = devices.read_devices()
+    _check_kind(source, known)
     if source not in known:
         names = ", ".join(known) or "none so far"
         raise UnknownNameError(
@@ -59,7 +61,14 @@ def load_connection(source: str) -> devices.Connection:
     if device.python:
         connection.python = device.python
     connection.cores = device.cores
+    connection.reached_as, connection.description = connection.description, source
     return connection
+
+
+def _check_kind(source: str, known: Container[str]) -> None:
+    """Raise `UnknownNameError` if a device is a user and a host without the kind of connection."""
+    if source not in known and re.fullmatch(r"[^\s:/@]+@[^\s:/@]+(:\d+)?", source) is not None:
+        raise UnknownNameError(f"There is no device {source!r}. To reach it by SSH, give ssh:{source}")
 
 
 def connection_of(device: str) -> devices.Connection | None:
@@ -68,7 +77,7 @@ def connection_of(device: str) -> devices.Connection | None:
     Raises
     ------
     LatencyError
-        As for `load_connection`.
+        As for `load_connection`, and for a user and a host without the kind of connection.
 
     Examples
     --------
@@ -80,9 +89,11 @@ def connection_of(device: str) -> devices.Connection | None:
     name = device.partition(":")[0]
     if name in ("cpu", "cuda"):
         return None
-    if name in load_registry().connections or device in devices.read_devices():
+    if name in load_registry().connections:
         return load_connection(device)
-    return None
+    known = devices.read_devices()
+    _check_kind(device, known)
+    return load_connection(device) if device in known else None
 
 
 def load_remote(source: str, on_wait: Callable[[str], None] = lambda _sentence: None) -> measurement.Remote:
