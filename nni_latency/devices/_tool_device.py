@@ -22,12 +22,13 @@ from nni_latency.devices._shell_facts import ShellFacts
 from nni_latency.devices._shell_lock import ShellLock
 from nni_latency.devices._tool import Start, Tool, Written
 from nni_latency.devices._tool_network import ToolNetwork, with_repeats
+from nni_latency.devices._waiting import Comeback
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import CandidateError
 from nni_latency.units import format_seconds
 
-#: How long a device that was lost is waited for [s], and the pauses between attempts.
-_PATIENCE, _FIRST_PAUSE, _LONGEST_PAUSE = 600.0, 1.0, 30.0
+#: How long a device that was lost is waited for [s].
+_PATIENCE = 600.0
 
 #: What a start may take beyond its limit before the connection counts as lost [s].
 _GRACE = 60.0
@@ -215,7 +216,7 @@ class ToolDevice:
         DeviceError
             If the device cannot be reached for long.
         """
-        began, pause, refusals = time.monotonic(), _FIRST_PAUSE, 0
+        comeback, refusals = Comeback(self.on_wait, self.patience), 0
         while True:
             try:
                 return self._start(network, **wanted)
@@ -224,11 +225,7 @@ class ToolDevice:
                 refusals += self._answers()
                 if refusals > 1:
                     raise
-                if time.monotonic() - began + pause > self.patience:
-                    raise DeviceError(f"{error} Run the same command again to resume.") from error
-                self.on_wait(f"{error} Waiting for it.")
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                comeback.wait(error)
                 # It may have been started again, and its temporary folders are gone.
                 self.close()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy_runtime import device_runtime, script
 
-from nni_latency.devices import DeviceError, PythonConnection, Session, _agent, _session, _waiting
+from nni_latency.devices import DeviceError, PythonConnection, Session, _agent, _waiting
 from nni_latency.devices._place import find_holes
 from nni_latency.measurement import CandidateError, WorkerDiedError
 
@@ -131,16 +131,17 @@ def test_agent_that_was_lost_is_started_again(session):
 
 
 def test_device_that_does_not_come_back_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(_session, "_FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(_waiting, "_FIRST_PAUSE", 0.05)
     program, waits = script(tmp_path, 'exec PYTHON "$@"'), []
     session = _session_of(program, on_wait=waits.append, patience=0.4)
     name = _network(session)
     _run(session, name)
     script(tmp_path, "echo 'no route to host' >&2; exit 9")
     os.kill(session._line._process.pid, signal.SIGKILL)
-    with pytest.raises(DeviceError, match=r"did not come back within 400 ms .*no route to host.* to resume\.$"):
+    with pytest.raises(DeviceError, match=r"^The device did not come back within 400 ms .*no route to host.* to resume\.$"):
         _run(session, name)
-    assert all(f"Waiting for python:{program}: " in sentence for sentence in waits)
+    assert all(sentence.startswith("Waiting for the device: ") for sentence in waits)
+    assert all(sentence.count(f"python:{program}") == 1 for sentence in waits)
     assert waits
     assert len(set(waits)) == len(waits)
 
