@@ -7,6 +7,7 @@ import gzip
 import math
 import posixpath
 import re
+import signal
 import struct
 import subprocess
 import time
@@ -41,6 +42,10 @@ _PROBE = 60.0
 
 #: Codes of a program that was ended because it took too long: that of timeout, and of a signal by a shell and here.
 _KILLED = (124, 137, -9)
+
+#: What a shell adds to the number of the signal that ended a program, and the line that it prints then.
+_SIGNALLED = 128
+_NOTICE = re.compile(r"(sh: .*)?\b(Aborted|Bus error|Floating point exception|Illegal instruction|Killed|Segmentation f)")
 
 #: Machine numbers of ELF files by instruction set; a processor of 64 bits may run those of 32.
 _ELF = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -266,7 +271,7 @@ class ToolDevice:
         if done.code in _KILLED and self.known.has("timeout") and time.monotonic() - began >= self.timeout:
             raise self._too_slow()
         if done.code:
-            raise CandidateError(f"{self.tool.name} failed with code {done.code}: {_last_line(done)}")
+            raise CandidateError(f"{self.tool.name} {_ended(done.code)}: {_last_line(done)}")
         self._there.add(network.name)
         files = {name: self._content(f"{start.folder}/{name}") for name in self.tool.outputs(start)}
         if start.is_first:
@@ -321,10 +326,18 @@ class ToolDevice:
         _remove_all(self.connection, self._folders, self._janitors)
 
 
+def _ended(code: int) -> str:
+    """Say how a program failed, by its exit code as shells count it."""
+    try:
+        return f"crashed ({signal.Signals(code - _SIGNALLED).name})"
+    except ValueError:
+        return f"failed with code {code}"
+
+
 def _last_line(done: Completed) -> str:
     """Return the last line that names an error, or else the last one."""
     lines = [line.strip() for part in (done.err, done.out) for line in part.decode(errors="replace").splitlines()]
-    lines = [line for line in lines if line]
+    lines = [line for line in lines if line and not (done.code > _SIGNALLED and _NOTICE.match(line))]
     telling = [line for line in lines if re.search(r"\b(error|fail|cannot|unable|invalid|exception)", line, re.I)]
     return (telling or lines or ["it printed nothing"])[-1][:300].rstrip(".")
 

@@ -70,6 +70,12 @@ def test_network_is_sent_once_and_run(session):
     ("mischief", "kind", "reason"),
     [
         ("crash", WorkerDiedError, r"its process crashed \(SIGSEGV\)"),
+        (
+            "abort",
+            WorkerDiedError,
+            r"its process crashed \(SIGABRT\); the last line that it printed is "
+            r"\"conv\.cpp:3: Assertion `size > 0' failed\.!{160}\"",
+        ),
         ("exit", WorkerDiedError, "its process ended with code 7"),
         ("fail", CandidateError, "RuntimeError: the test refuses to run this"),
         ("refuse", CandidateError, "ValueError: the test refuses to load this"),
@@ -86,6 +92,21 @@ def test_network_that_fails_concerns_no_other(session, mischief, kind, reason):
 
 def test_runtime_that_prints_disturbs_nothing(session):
     assert _run(session, _network(session, "print")).blobs == [bytes(24)]
+
+
+def test_last_line_is_that_of_the_network_that_crashed(session):
+    _run(session, _network(session, "print"))
+    time.sleep(0.1)
+    with pytest.raises(WorkerDiedError, match=r"^its process crashed \(SIGSEGV\)$"):
+        _run(session, _network(session, "crash"))
+
+
+def test_runtime_that_prints_much_is_not_held_up(session):
+    name = _network(session, "chatter")
+    assert _run(session, name).blobs == [bytes(24)]
+    # While nothing is asked, too.
+    time.sleep(0.5)
+    assert _run(session, name).blobs == [bytes(24)]
 
 
 def test_several_are_asked_at_once_and_the_first_failure_ends_them(session):
