@@ -190,6 +190,7 @@ class DeviceBench(HoldingBench):
             except CandidateError as error:
                 return found, error
             found.append(replace(item, preparation=time.perf_counter() - begin))
+            self.on_step(f"prepared {len(found)} of {len(asked)}")
         return found, None
 
     def _asked(self, keys: Sequence[str], *, calls: bool) -> _Asked:
