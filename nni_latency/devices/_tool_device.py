@@ -43,9 +43,10 @@ _PROBE = 60.0
 #: Codes of a program that was ended because it took too long: that of timeout, and of a signal by a shell and here.
 _KILLED = (124, 137, -9)
 
-#: What a shell adds to the number of the signal that ended a program, and the line that it prints then.
+#: What a shell adds to the number of the signal that ended a program, and the line that it may print then.
 _SIGNALLED = 128
-_NOTICE = re.compile(r"(sh: .*)?\b(Aborted|Bus error|Floating point exception|Illegal instruction|Killed|Segmentation f)")
+_NAMES = "Aborted|Bus error|Floating point exception|Illegal instruction|Killed|Segmentation fault"
+_NOTICE = re.compile(rf"sh: .*\b({_NAMES})\b.*|({_NAMES})( \(core dumped\))?")
 
 #: Machine numbers of ELF files by instruction set; a processor of 64 bits may run those of 32.
 _ELF = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -224,6 +225,8 @@ class ToolDevice:
         comeback, refusals = Comeback(self.on_wait, self.patience), 0
         while True:
             try:
+                if self.lock is not None:
+                    self.lock.renew()
                 return self._start(network, **wanted)
             except DeviceError as error:
                 # What fails again although the device can be reached, such as writing on a full disk, stays so.
@@ -337,7 +340,7 @@ def _ended(code: int) -> str:
 def _last_line(done: Completed) -> str:
     """Return the last line that names an error, or else the last one."""
     lines = [line.strip() for part in (done.err, done.out) for line in part.decode(errors="replace").splitlines()]
-    lines = [line for line in lines if line and not (done.code > _SIGNALLED and _NOTICE.match(line))]
+    lines = [line for line in lines if line and not (done.code > _SIGNALLED and _NOTICE.fullmatch(line))]
     telling = [line for line in lines if re.search(r"\b(error|fail|cannot|unable|invalid|exception)", line, re.I)]
     return (telling or lines or ["it printed nothing"])[-1][:300].rstrip(".")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from numpy_runtime import conv, device_runtime, tool_runtime
 
-from nni_latency.devices import DeviceRuntime, PythonConnection, ToolDevice, ToolRuntime, tool_of
+from nni_latency.devices import DeviceError, DeviceRuntime, PythonConnection, ToolDevice, ToolRuntime, tool_of
 from nni_latency.measurement import Protocol, Subject
 
 pytestmark = pytest.mark.skipif(shutil.which("flock") is None, reason="this machine has no flock")
@@ -115,5 +115,21 @@ def test_lock_of_an_agent_that_is_killed_is_free(tmp_path):
         first.place.session._line._process.wait(30)
         with second.benches().open(_QUICK):
             assert waits == []
+    first.close()
+    second.close()
+
+
+def test_lock_of_a_binary_that_was_lost_is_taken_again(tmp_path):
+    connection = _connection((str(tmp_path),))
+    first, second = tool_runtime(connection, tmp_path), device_runtime(connection)
+    second.place.session.patience = 0.0
+    with first.benches().open(_QUICK) as bench:
+        bench.admit(Subject("net", conv, (1, 4, 8, 8), "network"))
+        os.kill(first.device.lock._holder.pid, signal.SIGKILL)
+        first.device.lock._holder.wait(30)
+        bench.visit(["net"])
+        with pytest.raises(DeviceError, match="Another process has measured on python:"):
+            second.take()
+    second.take()
     first.close()
     second.close()
