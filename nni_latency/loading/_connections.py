@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 import nni_latency.devices as devices
 import nni_latency.measurement as measurement
@@ -42,8 +42,8 @@ def load_connection(source: str) -> devices.Connection:
     if name in registered:
         made: devices.Connection = registered[name].make(address)
         return made
+    _check_kind(source)
     known = devices.read_devices()
-    _check_kind(source, known)
     if source not in known:
         names = ", ".join(known) or "none so far"
         raise UnknownNameError(
@@ -65,9 +65,9 @@ def load_connection(source: str) -> devices.Connection:
     return connection
 
 
-def _check_kind(source: str, known: Container[str]) -> None:
+def _check_kind(source: str) -> None:
     """Raise `UnknownNameError` if a device is a user and a host without the kind of connection."""
-    if source not in known and re.fullmatch(r"[^\s:/@]+@[^\s:/@]+(:\d+)?", source) is not None:
+    if re.fullmatch(r"[^\s:/@]+@[^\s:/@]+(:\d+)?", source) is not None:
         raise UnknownNameError(f"There is no device {source!r}. To reach it by SSH, give ssh:{source}")
 
 
@@ -91,9 +91,8 @@ def connection_of(device: str) -> devices.Connection | None:
         return None
     if name in load_registry().connections:
         return load_connection(device)
-    known = devices.read_devices()
-    _check_kind(device, known)
-    return load_connection(device) if device in known else None
+    _check_kind(device)
+    return load_connection(device) if device in devices.read_devices() else None
 
 
 def load_remote(source: str, on_wait: Callable[[str], None] = lambda _sentence: None) -> measurement.Remote:
