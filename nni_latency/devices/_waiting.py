@@ -150,9 +150,7 @@ class Cooling:
                 return False
             degrees = f"{found['cpu_temperature']:.0f} C, " if "cpu_temperature" in found else ""
             # With the temperature of the first look.
-            sentence = sentence or (
-                f"Waiting for {self._where} to cool down: {degrees}its processors are slowed down"
-            )
+            sentence = sentence or (f"Waiting for {self._where} to cool down: {degrees}its processors are slowed down")
             if not cooling.wait(sentence):
                 self._is_hot = True
                 self._on_wait(

@@ -141,9 +141,7 @@ def test_steps_of_a_long_round_are_reported(runtime, monkeypatch):
     subjects = [_subject("a", kind="network"), _subject("b", 8, kind="network")]
     with MemoryStore().campaign(CampaignHeader("networks", {}, runtime.platform, _QUICK)) as log:
         schedule, report = NetworkSchedule(subjects, _QUICK), rounds.append
-        Campaign(
-            schedule, runtime.benches(), log, on_progress=report, on_step=lambda *step: steps.append(step)
-        ).run()
+        Campaign(schedule, runtime.benches(), log, on_progress=report, on_step=lambda *step: steps.append(step)).run()
     assert [what for _, what in steps[:6]] == [
         *("loaded 1 of 2", "loaded 2 of 2"),
         *("prepared 1 of 2", "prepared 2 of 2"),

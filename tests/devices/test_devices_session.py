@@ -159,7 +159,9 @@ def test_device_that_does_not_come_back_is_given_up(tmp_path, monkeypatch):
     _run(session, name)
     script(tmp_path, "echo 'no route to host' >&2; exit 9")
     os.kill(session._line._process.pid, signal.SIGKILL)
-    with pytest.raises(DeviceError, match=r"^The device did not come back within 400 ms .*no route to host.* to resume\.$"):
+    with pytest.raises(
+        DeviceError, match=r"^The device did not come back within 400 ms .*no route to host.* to resume\.$"
+    ):
         _run(session, name)
     assert all(sentence.startswith("Waiting for the device: ") for sentence in waits)
     assert all(sentence.count(f"python:{program}") == 1 for sentence in waits)

@@ -109,7 +109,9 @@ def join(
         connection = elsewhere.connection
         # A meter that would read this machine is refused.
         elsewhere.benches(tuple((meters or {}).values()))
-        _check_threads(runtime.platform.threads, int(runtime.platform.facts.get("cpu_count", 0)), connection.description)
+        _check_threads(
+            runtime.platform.threads, int(runtime.platform.facts.get("cpu_count", 0)), connection.description
+        )
         is_here = isinstance(connection, devices.PythonConnection)
         device = "cpu" if is_here else connection.reached_as or connection.description
     elif device == "cpu":
