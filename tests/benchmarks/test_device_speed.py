@@ -1,4 +1,6 @@
-"""What the connection to a device costs of a budget. Run with: python -m pytest -o addopts="" -s FILE
+"""What the connection to a device costs of a budget.
+
+Run with: python -m pytest -o addopts="" -s tests/benchmarks/test_device_speed.py
 
 The device is this machine: by another Python, by SSH, and by SSH with a round trip of 20 ms. What a visit takes beyond
 its time on the device is preparation here, which all three have, and the connection.
@@ -116,8 +118,8 @@ def test_connection_costs_little_of_a_budget(server: SshServer, tmp_path: Path) 
         with PythonConnection(sys.executable) if is_here else SshConnection(server.address) as connection:
             found[name] = _measured(connection, tmp_path / name)
         trip, share = found[name]
-        print(f"\n{name}: round trip {1e3 * trip:.1f} ms, {100 * share:.1f} % of the budget not on the device")
+        sys.stdout.write(f"\n{name}: round trip {1e3 * trip:.1f} ms, {100 * share:.1f} % of the budget elsewhere\n")
     assert found["SSH, 20 ms"][0] >= 2 * _DELAY
     cost = found["SSH, 20 ms"][1] - found["another Python"][1]
-    print(f"The connection of 20 ms costs {100 * cost:.1f} % of the budget.")
+    sys.stdout.write(f"The round trip of 20 ms costs {100 * cost:.1f} % of the budget.\n")
     assert cost <= _MOST

@@ -53,7 +53,7 @@ def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch):
 
 
 def test_bar_moves_inside_of_a_first_round():
-    with Measuring("a network", TorchEager(), StoreOptions()) as measuring:
+    with Measuring("a network", TorchEager(), StoreOptions(fresh=False, database=None)) as measuring:
         (task,) = measuring._bar.tasks
         measuring.on_step(Progress(0, 0.0, 0.0, 0), "loaded 3 of 9")
         assert (task.description, task.completed, task.fields["left"]) == ("warming up", 0.0, "loaded 3 of 9")
