@@ -21,9 +21,9 @@ import pytest
 from ssh_server import SSHD, SshServer, running_ssh_server
 
 from nni_latency.devices import Connection, DeviceRuntime, PythonConnection, SshConnection
-from nni_latency.measurement import MemoryStore, Protocol
+from nni_latency.measurement import Campaign, CampaignHeader, MemoryStore, Protocol
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables import build_table
+from nni_latency.tables._layer_schedule import LayerSchedule
 
 pytestmark = pytest.mark.skipif(
     not SSHD.exists() or shutil.which("ssh") is None, reason="needs openssh-server and openssh-client"
@@ -77,7 +77,7 @@ def _delay(server: SshServer) -> None:
         file.write(f"\n    ProxyCommand {sys.executable} -SE {server.folder}/relay.py %h %p\n")
 
 
-def _measured(connection: Connection, folder: Path) -> tuple[float, float]:
+def _measured(connection: Connection) -> tuple[float, float]:
     """Return the shortest round trip [s], and the share of the budget that is not spent on the device."""
     sys.path.append(str(_PLUGIN))
     plugin = importlib.import_module("nni_latency_onnxruntime")
@@ -97,26 +97,25 @@ def _measured(connection: Connection, folder: Path) -> tuple[float, float]:
         begin = time.perf_counter()
         session.conditions()
         trips.append(time.perf_counter() - begin)
-    store = MemoryStore()
-    build_table(FBNetSpace(preset="cifar10").measure_plan(), runtime, _PROTOCOL, folder / "t.json", store=store)
+    schedule = LayerSchedule(FBNetSpace(preset="cifar10", depth=0.25).measure_plan(), _PROTOCOL)
+    with MemoryStore().campaign(CampaignHeader("layers", {}, runtime.platform, _PROTOCOL)) as log:
+        Campaign(schedule, runtime.benches(), log).run()
     runtime.close()
-    (stored,) = store.campaigns()
-    spent = sum(record.duration for record in stored.records)
-    visits = [seconds for seconds in there if seconds is not None][-len(stored.records) :]
-    assert len({record.round for record in stored.records}) == _PROTOCOL.rounds
+    spent = sum(record.duration for record in log.records)
+    visits = [seconds for seconds in there if seconds is not None][-len(log.records) :]
+    assert schedule.rounds == _PROTOCOL.rounds
     return min(trips), 1 - sum(visits) / spent
 
 
-def test_connection_costs_little_of_a_budget(server: SshServer, tmp_path: Path) -> None:
+def test_connection_costs_little_of_a_budget(server: SshServer) -> None:
     pytest.importorskip("onnxruntime")
     found = {}
     for name in ("another Python", "SSH", "SSH, 20 ms"):
         if name == "SSH, 20 ms":
             _delay(server)
         is_here = name == "another Python"
-        (tmp_path / name).mkdir()
         with PythonConnection(sys.executable) if is_here else SshConnection(server.address) as connection:
-            found[name] = _measured(connection, tmp_path / name)
+            found[name] = _measured(connection)
         trip, share = found[name]
         sys.stdout.write(f"\n{name}: round trip {1e3 * trip:.1f} ms, {100 * share:.1f} % of the budget elsewhere\n")
     assert found["SSH, 20 ms"][0] >= 2 * _DELAY
