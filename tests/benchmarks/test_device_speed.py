@@ -23,7 +23,7 @@ from ssh_server import SSHD, SshServer, running_ssh_server
 from nni_latency.devices import Connection, DeviceRuntime, PythonConnection, SshConnection
 from nni_latency.measurement import Campaign, CampaignHeader, MemoryStore, Protocol
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables._layer_schedule import LayerSchedule
+from nni_latency.tables import LayerSchedule
 
 pytestmark = pytest.mark.skipif(
     not SSHD.exists() or shutil.which("ssh") is None, reason="needs openssh-server and openssh-client"
