@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from types import MappingProxyType
@@ -199,6 +199,18 @@ class Registration:
                 f"out: {error}. Register a function."
             ) from error
 
+    @property
+    def on_devices(self) -> bool | None:
+        """Whether a runtime measures on other devices, too, by an adapter or a benchmark binary; None if unknown."""
+        if self.kind != "runtime":
+            return None
+        try:
+            parameters = self.parameters()
+        except PluginError:
+            return None
+        has_adapter = "place" in parameters and getattr(self.factory, "adapter", None) != ""
+        return has_adapter or "connection" in parameters
+
 
 @dataclass(frozen=True)
 class PluginInfo:
@@ -234,18 +246,24 @@ class Registry:
     commands: Mapping[str, Registration] = field(default_factory=dict)
     plugins: tuple[PluginInfo, ...] = ()
 
-    def find(self, kind: str, name: str) -> Registration:
+    @property
+    def runtimes_on_devices(self) -> list[str]:
+        """Names of the runtimes that measure on other devices, too."""
+        return sorted(name for name, runtime in self.runtimes.items() if runtime.on_devices)
+
+    def find(self, kind: str, name: str, known: Sequence[str] | None = None) -> Registration:
         """Return one registration by the kind's singular (``estimator``, ...) and its name.
 
         Raises
         ------
         UnknownNameError
-            If there is none; the message lists what there is, and plugins that broke.
+            If there is none; the message lists what there is, or the names that are given as `known`, and plugins that
+            broke.
         """
         found: Mapping[str, Registration] = getattr(self, f"{kind}s")
         if name in found:
             return found[name]
-        error = UnknownNameError.of(kind, name, sorted(found))
+        error = UnknownNameError.of(kind, name, sorted(found if known is None else known))
         folder = SEPARATE.get((kind, name))
         if folder and not any(plugin.distribution == folder for plugin in self.plugins):
             error = UnknownNameError(f"{error} It is a plugin; from a checkout: pip install ./plugins/{folder}")

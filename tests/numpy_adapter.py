@@ -42,12 +42,19 @@ class Network:
         """Do mischief, or run."""
         if self.mischief == "crash":
             ctypes.string_at(0)
+        if self.mischief == "abort":
+            os.write(1, b"a remark of the runtime\n")
+            os.write(2, b"conv.cpp:3: Assertion `size > 0' failed." + 300 * b"!" + b"\n\n")
+            os.abort()
         if self.mischief == "hang":
             time.sleep(1e6)
         if self.mischief == "exit":
             os._exit(7)
         if self.mischief == "print":
             os.write(1, b"a runtime that prints\n")
+        if self.mischief == "chatter":
+            for _ in range(40):
+                os.write(2, 2**13 * b"x")
         if self.mischief == "fail":
             raise RuntimeError("the test refuses to run this\nfor no reason")
         if self.mischief == "garbage":

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nni_latency.devices import DeviceRuntime, PythonConnection
+from nni_latency.devices import DeviceRuntime, PythonConnection, ToolDevice, ToolRuntime, read_tool
 from nni_latency.measurement.runtimes import PlacedProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.operators import capture_operators
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference
@@ -21,6 +21,16 @@ MISCHIEF = {61: "crash", 62: "hang", 63: "fail", 65: "print", 66: "refuse", 67: 
 
 #: Time of a node [s], at least.
 LEAST = 2e-5
+
+_TOOL = """
+name = "npu"
+format = "onnx"
+command = ["{binary}", "1", "us", "{model}"]
+
+[samples]
+pattern = "([0-9]+) us"
+unit = "us"
+"""
 
 
 def seconds_of(name):
@@ -69,6 +79,12 @@ def device_runtime(connection=None, on_wait=lambda _sentence: None, **options):
     return DeviceRuntime(
         lambda place: NumpyRuntime(place=place, **options), connection or PythonConnection(sys.executable), on_wait
     )
+
+
+def tool_runtime(connection, folder, on_wait=lambda _sentence: None):
+    """Make the runtime of a tool that every device has: a program that prints the same time for every network."""
+    (folder / "npu.toml").write_text(_TOOL)
+    return ToolRuntime(ToolDevice(connection, read_tool(folder / "npu.toml"), "/bin/echo", on_wait=on_wait))
 
 
 def conv(channels=4, size=3):

@@ -199,7 +199,7 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     DeviceError
         If another device cannot be reached, or lacks what is needed there.
     """
-    registration = load_registry().find("runtime", options.runtime)
+    registration = loading.find_runtime(options.runtime, options.device)
     given = dict(options.runtime_options)
     _check_options(registration, given)
     return loading.make_runtime(
@@ -321,6 +321,7 @@ class Measuring:
             store=store.database,
             fresh=store.fresh,
             on_progress=self.on_progress,
+            on_step=self.on_step,
             on_start=self.on_start,
             meters=meters,
         )
@@ -345,11 +346,14 @@ class Measuring:
     def on_progress(self, state: measurement.Progress) -> None:
         """Move the bar."""
         self._has_measured = True
-        left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
         wide = f", {number_of(state.unsettled, 'interval')} still wide" if state.unsettled else ""
         self._bar.update(
-            self._task, completed=state.share, description=f"round {state.rounds}{wide}", left=f"at most {left} left"
+            self._task, completed=state.share, description=f"round {state.rounds}{wide}", left=_time_left(state)
         )
+
+    def on_step(self, state: measurement.Progress, what: str) -> None:
+        """Move the bar inside of a round; what is done is shown until a first round shows how long the others take."""
+        self._bar.update(self._task, completed=state.share, left=_time_left(state) if self._has_measured else what)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -369,3 +373,7 @@ class Measuring:
                 "Interrupted. Run the same command again to resume: the database keeps what was measured."
             )
             raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def _time_left(state: measurement.Progress) -> str:
+    return f"at most {format_seconds(state.remaining) if state.remaining > 0 else '0 s'} left"

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.errors import PluginError
-from nni_latency.plugins import Registration, Registry, load_registry
+from nni_latency.plugins import Registry, load_registry
 
 _KINDS = ("estimators", "runtimes", "meters", "spaces", "kernels", "remotes", "connections", "commands")
 
@@ -39,21 +38,9 @@ def _registrations(registry: Registry) -> list[dict[str, Any]]:
             "kind": kind.removesuffix("s"),
             "name": registration.name,
             "plugin": registration.owner,
-            "on_devices": _runs_on_devices(registration),
+            "on_devices": registration.on_devices,
             "distribution": f"{owners[registration.owner].distribution} {owners[registration.owner].version}",
         }
         for kind in _KINDS
         for registration in getattr(registry, kind).values()
     ]
-
-
-def _runs_on_devices(registration: Registration) -> bool | None:
-    """Whether a runtime also measures on other devices, by an adapter or a benchmark binary; None if unknown."""
-    if registration.kind != "runtime":
-        return None
-    try:
-        parameters = registration.parameters()
-    except PluginError:
-        return None
-    has_adapter = "place" in parameters and getattr(registration.factory, "adapter", None) != ""
-    return has_adapter or "connection" in parameters

@@ -63,6 +63,9 @@ _OPENING = 120.0
 
 _PREFIX = "nni_latency.agent."
 
+#: What is kept of what a worker prints [byte], and of its last line [characters].
+_KEPT, _LONGEST_LINE = 2**12, 200
+
 #: Age from which on a folder without a lock is one that an agent left behind [s].
 _OLD = 3600.0
 
@@ -449,6 +452,8 @@ class Supervisor:
         self.folder, self.lock = _make_folder()
         self.janitor = _start_janitor(self.folder)
         self.worker: subprocess.Popen[bytes] | None = None
+        #: The end of what the worker has printed since it began what it does.
+        self.printed = b""
         self.frames, self.from_worker = Frames(), Frames()
         self.queue: collections.deque[tuple[dict[str, Any], list[bytes]]] = collections.deque()
         self.opening: tuple[dict[str, Any], list[bytes]] | None = None
@@ -465,8 +470,11 @@ class Supervisor:
             lines = [self.line_in]
             if self.job is not None and self.worker is not None and self.worker.stdout is not None:
                 lines.append(self.worker.stdout.fileno())
+            printing = self._printing()
             left = max(0.0, self.job["until"] - time.monotonic()) if self.job is not None else None
-            ready = select.select(lines, [], [], left)[0]
+            ready = select.select(lines + printing, [], [], left)[0]
+            if printing and printing[0] in ready:
+                self._keep_printed()
             if self.line_in in ready:
                 data = os.read(self.line_in, 2**20)
                 if not data:
@@ -546,8 +554,27 @@ class Supervisor:
         self._tell(dict(piece, release=self.released), [])
         self.released = []
 
+    def _printing(self) -> list[int]:
+        """Return the descriptor of what the worker prints, if there is one."""
+        if self.worker is None or self.worker.stderr is None or self.worker.stderr.closed:
+            return []
+        return [self.worker.stderr.fileno()]
+
+    def _keep_printed(self) -> bool:
+        """Read what the worker has printed and keep its end; whether there may be more."""
+        assert self.worker is not None and self.worker.stderr is not None
+        try:
+            data = os.read(self.worker.stderr.fileno(), 2**16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.worker.stderr.close()
+        self.printed = (self.printed + data)[-_KEPT:]
+        return bool(data)
+
     def _tell(self, header: dict[str, Any], blobs: list[bytes]) -> None:
         assert self.worker is not None and self.worker.stdin is not None
+        self.printed = b""
         try:
             _write(self.worker.stdin.fileno(), pack(header, blobs))
         except OSError:
@@ -664,11 +691,14 @@ class Supervisor:
             [sys.argv[1], "-u", "-c", BOOTSTRAP, "", self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             bufsize=0,
             cwd=self.folder,
             env=dict(os.environ, TMPDIR=self.folder),
         )
-        self.from_worker, self.is_opened = Frames(greeted=True), False
+        assert self.worker.stderr is not None
+        os.set_blocking(self.worker.stderr.fileno(), False)
+        self.from_worker, self.is_opened, self.printed = Frames(greeted=True), False, b""
         self._announce(self.worker.pid)
         assert self.worker.stdin is not None
         try:
@@ -677,8 +707,8 @@ class Supervisor:
             self._died()
 
     def end_worker(self) -> str:
-        """Kill the worker; return how it ended where it was dead already."""
-        worker, self.worker, self.is_opened = self.worker, None, False
+        """Kill the worker; return how it ended where it was dead already, and the last line that it printed."""
+        worker, self.is_opened = self.worker, False
         if worker is None:
             return "its process ended"
         if worker.stdout is not None and worker.stdin is not None:
@@ -690,12 +720,15 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             worker.kill()
             code = worker.wait()
+        while self._printing() and self._keep_printed():
+            pass
+        if worker.stderr is not None:
+            worker.stderr.close()
+        self.worker = None
         self._announce(0)
-        if code == -signal.SIGKILL:
-            return "its process was killed, most likely because the memory ran out"
-        if code < 0:
-            return "its process crashed (%s)" % signal.Signals(-code).name
-        return "its process ended with code %d" % code
+        lines = self.printed.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return _ending(code) + ("; the last line that it printed is %r" % last[:_LONGEST_LINE] if last else "")
 
     def _announce(self, process: int) -> None:
         """Write to the janitor which process it must kill."""
@@ -715,6 +748,15 @@ class Supervisor:
         if self.janitor is not None and self.janitor.stdin is not None:
             self.janitor.stdin.close()
             self.janitor.wait()
+
+
+def _ending(code: int) -> str:
+    """Say how a process ended."""
+    if code == -signal.SIGKILL:
+        return "its process was killed, most likely because the memory ran out"
+    if code < 0:
+        return "its process crashed (%s)" % signal.Signals(-code).name
+    return "its process ended with code %d" % code
 
 
 def _kind_of(error: OSError) -> str:

@@ -61,7 +61,7 @@ class DeviceCheck:
     Parameters
     ----------
     device : str
-        The device as a user writes it, such as ``ssh:pi@raspberrypi``.
+        How the device is reached, such as ``ssh:pi@raspberrypi``; its name if it is not.
     failure : str
         Why it is not reached; empty if it is.
     facts : mapping
@@ -185,7 +185,7 @@ def check_device(connection: Connection, patience: float = PATIENCE) -> DeviceCh
         *remarks_on(conditions),
     ]
     return DeviceCheck(
-        connection.description,
+        connection.reached_as or connection.description,
         facts=facts,
         conditions=conditions,
         packages={_RUNTIMES.get(name, name): version for name, version in packages.items()},
@@ -212,7 +212,8 @@ def _without_python(connection: Connection, remark: Remark) -> DeviceCheck:
     shell = ShellFacts(connection)
     conditions = shell.conditions()
     remarks = (remark, *remarks_on(conditions))
-    return DeviceCheck(connection.description, facts=shell.facts(), conditions=conditions, remarks=remarks)
+    reached_as = connection.reached_as or connection.description
+    return DeviceCheck(reached_as, facts=shell.facts(), conditions=conditions, remarks=remarks)
 
 
 def _package_remarks(

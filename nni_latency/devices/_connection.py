@@ -95,7 +95,9 @@ class Connection(PluggableContext, ABC):
     Attributes
     ----------
     description : str
-        The device as a user writes it, such as ``ssh:pi@raspberrypi``.
+        The device as a user writes it, such as ``ssh:pi@raspberrypi``, or the name that it has for the user.
+    reached_as : str
+        How the device is reached, such as ``ssh:pi@raspberrypi``, where `description` is a name; else empty.
     python : str
         The Python of the device.
     cores : tuple of int
@@ -119,6 +121,7 @@ class Connection(PluggableContext, ABC):
     }
 
     description: str
+    reached_as: str = ""
     python: str = "python3"
     cores: tuple[int, ...] = ()
     folder: str = "/tmp"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -86,33 +88,33 @@ class _Asked:
     preparation: float
 
 
-class DeviceBench(LocalBench):
-    """A bench on a device. Subjects are made here as by `LocalBench`, and run there.
-
-    A subject that crashes or hangs takes a process of the device with it, which is started again.
+class HoldingBench(LocalBench):
+    """Base of benches that hold a device. Subjects are made here as by `LocalBench`, and run there.
 
     Parameters
     ----------
     runtime, protocol, calls
-        As for `LocalBench`. The protocol's `timeout` is how long one visit may take there.
+        As for `LocalBench`.
     """
 
     runtime: DeviceRuntime
 
-    def __init__(self, runtime: DeviceRuntime, protocol: Protocol, *, calls: bool = False) -> None:
-        super().__init__(runtime, protocol, calls=calls)
-        self._line = runtime.place.session
+    @abstractmethod
+    def _get_ready(self) -> None:
+        """Prepare the device, which is held."""
 
-    def __enter__(self) -> DeviceBench:
-        """Take the device, and start another process there."""
-        self.runtime.take()
-        try:
-            self._line.timeout = self.protocol.timeout
-            self._line.renew()
+    @abstractmethod
+    def _try(self, stage: Stage, inputs: Any) -> None:
+        """Run a subject once, unless it ran when it was made."""
+
+    def __enter__(self) -> HoldingBench:
+        """Take the device, and prepare it and the reference network."""
+        with contextlib.ExitStack() as opening:
+            self.runtime.take()
+            opening.callback(self.runtime.give_back)
+            self._get_ready()
             super().__enter__()
-        except BaseException:
-            self.runtime.give_back()
-            raise
+            opening.pop_all()
         return self
 
     def __exit__(
@@ -123,17 +125,41 @@ class DeviceBench(LocalBench):
         self.runtime.give_back()
 
     def admit(self, subject: Subject) -> None:
-        """Load a subject, which runs it on its own inputs."""
+        """Load a subject, and run it once on its own inputs."""
         with as_subject_error():
             inputs = self.runtime.inputs(subject.inputs)
             stage = self.runtime.prepare(subject, inputs)
-            if isinstance(stage, Native):
-                stage(inputs)
+            self._try(stage, inputs)
         self._keep(subject, stage, inputs)
 
     def cool_down(self) -> bool:
         """Wait for a device that heat slows down."""
         return self.runtime.cooling.wait()
+
+
+class DeviceBench(HoldingBench):
+    """A bench on a device with the agent.
+
+    A subject that crashes or hangs takes a process of the device with it, which is started again.
+
+    Parameters
+    ----------
+    runtime, protocol, calls
+        As for `LocalBench`. The protocol's `timeout` is how long one visit may take there.
+    """
+
+    def __init__(self, runtime: DeviceRuntime, protocol: Protocol, *, calls: bool = False) -> None:
+        super().__init__(runtime, protocol, calls=calls)
+        self._line = runtime.place.session
+
+    def _get_ready(self) -> None:
+        """Start another process there."""
+        self._line.timeout = self.protocol.timeout
+        self._line.renew()
+
+    def _try(self, stage: Stage, inputs: Any) -> None:
+        if isinstance(stage, Native):
+            stage(inputs)
 
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""
@@ -164,6 +190,7 @@ class DeviceBench(LocalBench):
             except CandidateError as error:
                 return found, error
             found.append(replace(item, preparation=time.perf_counter() - begin))
+            self.on_step(f"prepared {len(found)} of {len(asked)}")
         return found, None
 
     def _asked(self, keys: Sequence[str], *, calls: bool) -> _Asked:

@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import re
-import select
-import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nni_latency.devices import _agent
-from nni_latency.devices._connection import Connection, DeviceError, Drained, end
-from nni_latency.devices._waiting import take_turn
+from nni_latency.devices._connection import Connection, DeviceError
+from nni_latency.devices._line import GRACE, START, Line, LostError
+from nni_latency.devices._waiting import Comeback, take_turn
 from nni_latency.measurement import CandidateError, WorkerDiedError
-from nni_latency.units import format_seconds
-
-#: Longest time for the agent to start, and for an answer beyond what it may take itself [s].
-START, GRACE = 120.0, 60.0
 
 #: How often a device may be lost while it runs one piece of work before that counts as the cause.
 _MOST_LOSSES = 3
 
-#: Pauses between attempts to reach a device again [s].
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-
 #: What is sent in one frame at most [byte].
 _LARGEST_FRAME = 2**24
-
-
-class LostError(DeviceError):
-    """Raised when the line to a device broke; it may come back."""
 
 
 class Answer(NamedTuple):
@@ -73,7 +59,7 @@ class Session:
         self.connection, self.on_wait, self.patience = connection, on_wait, patience
         self._adapter, self._settings = adapter, dict(settings)
         #: The line, if there is one. It is closed with the session at the latest.
-        self._lines: list[_Line] = []
+        self._lines: list[Line] = []
         weakref.finalize(self, _close_all, self._lines)
         self._number = 0
         self._contents: dict[str, bytes] = {}
@@ -91,7 +77,7 @@ class Session:
         self.opened: Mapping[str, Any] = {}
 
     @property
-    def _line(self) -> _Line | None:
+    def _line(self) -> Line | None:
         return self._lines[0] if self._lines else None
 
     def open(self) -> None:
@@ -104,7 +90,7 @@ class Session:
         """
         if self._line is not None:
             return
-        line = _Line(self.connection)
+        line = Line(self.connection)
         self._lines.append(line)
         try:
             line.begin()
@@ -338,21 +324,12 @@ class Session:
         self._drop()
         if not self.hello:
             raise error
-        begin, pause, reason, last = time.monotonic(), _FIRST_PAUSE, str(error).rstrip("."), ""
+        comeback = Comeback(self.on_wait, self.patience)
         while True:
             try:
                 self.open()
             except DeviceError as again:
-                if time.monotonic() - begin + pause > self.patience:
-                    raise DeviceError(
-                        f"{self.connection.description} did not come back within {format_seconds(self.patience)} "
-                        f"({str(again).rstrip('.')}). Run the same command again to resume."
-                    ) from again
-                if reason != last:
-                    self.on_wait(f"Waiting for {self.connection.description}: {reason}")
-                last = reason
-                time.sleep(pause)
-                pause, reason = min(2 * pause, _LONGEST_PAUSE), str(again).rstrip(".")
+                comeback.wait(again)
             else:
                 return
 
@@ -362,124 +339,6 @@ def install_command(python: str, packages: Sequence[str]) -> str:
     return f"{python} -m pip install {' '.join(packages)}"
 
 
-def _close_all(lines: list[_Line]) -> None:
+def _close_all(lines: list[Line]) -> None:
     while lines:
         lines.pop().close()
-
-
-class _Line:
-    """The pipes of an agent."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        # The agent starts its worker by the same word. An Android device has its temporary folders in another place.
-        command = [connection.python, "-u", "-c", _agent.BOOTSTRAP, connection.python, connection.folder]
-        self._process: subprocess.Popen[bytes] = connection.start(command)
-        self._errors = Drained(self._process)
-        self._frames = _agent.Frames(greeted=True)
-        self._has_begun = False
-        self.sent = self.received = 0
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self._to, False)
-
-    def begin(self) -> None:
-        """Send the agent, and wait until it answers."""
-        source = Path(_agent.__file__).read_bytes()
-        self.send(len(source).to_bytes(8, "big") + source)
-        limit = time.monotonic() + START
-        while self._frames.greeting is not None:
-            self._read(limit)
-        self._has_begun = True
-
-    def send(self, data: bytes) -> None:
-        """Send bytes; what arrives meanwhile is read, so that neither side waits for the other."""
-        view, limit = memoryview(data), time.monotonic() + GRACE
-        while view:
-            readable, writable, _ = select.select([self._from], [self._to], [], max(0.0, limit - time.monotonic()))
-            if readable:
-                self._read(limit)
-            if writable:
-                try:
-                    count = os.write(self._to, view[: 2**16])
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    raise self._lost() from error
-                view = view[count:]
-                self.sent += count
-                # It counts from the last byte that was taken.
-                limit = time.monotonic() + GRACE
-            elif not readable:
-                raise LostError(
-                    f"{self._connection.description} took nothing for {format_seconds(GRACE)}: the line is broken."
-                )
-
-    def receive(self, timeout: float) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the next frame."""
-        limit = time.monotonic() + timeout
-        while True:
-            try:
-                frame = self._frames.next()
-            except _agent.FrameError as error:
-                raise LostError(
-                    f"{self._connection.description} answers something else than the agent ({error})."
-                ) from error
-            if frame is not None:
-                if not ("id" in frame[0] and "kind" in frame[0]):
-                    raise LostError(f"{self._connection.description} answers something else than the agent.")
-                return frame
-            self._read(limit)
-
-    def _read(self, limit: float) -> None:
-        """Read what has arrived, and wait for it."""
-        if not select.select([self._from], [], [], max(0.0, limit - time.monotonic()))[0]:
-            raise LostError(f"{self._connection.description} does not answer: the line is broken.")
-        data = os.read(self._from, 2**20)
-        self.received += len(data)
-        if not data:
-            raise self._lost()
-        try:
-            self._frames.feed(data)
-        except _agent.FrameError as error:
-            raise DeviceError(
-                f"{self._connection.description} does not answer as the agent does: {error}. Check that "
-                f"{self._connection.python!r} is a Python."
-            ) from error
-
-    def _lost(self) -> DeviceError:
-        """Say why the line broke: the connection, the Python there, or the agent."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        code, errors = self._process.poll(), self._errors.text()
-        where, python = self._connection.description, self._connection.python
-        if code is None:
-            return LostError(f"The line to {where} broke.")
-        sentence = self._connection.failure(code, errors)
-        if sentence is not None:
-            return LostError(sentence)
-        lines = errors.decode(errors="replace").strip().splitlines()
-        if self._has_begun:
-            return LostError(f"The agent on {where} ended with code {code}{f' ({lines[-1]})' if lines else ''}.")
-        if code in (126, 127) or (lines and "No such file or directory" in lines[-1]):
-            return DeviceError(
-                f"{where} has no Python {python!r}. Install it there, such as with: apt install python3 python3-pip"
-            )
-        if lines and lines[-1].startswith("nni_latency needs Python"):
-            return DeviceError(f"{where}: {lines[-1]} ({python}). Install a newer one there.")
-        why = lines[-1] if lines else f"it ended with code {code}"
-        return DeviceError(
-            f"{python!r} on {where} cannot run the agent ({why}). Check that it is a Python 3.8 or later."
-        )
-
-    def wait_for_end(self) -> None:
-        """Wait until the agent has ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10.0)
-
-    def close(self) -> None:
-        """End it: it sees that its line is closed."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        end(self._process, patience=10.0)

@@ -44,6 +44,13 @@ class ShellLock:
         """Take it; waits and raises as `take_turn`."""
         take_turn(self._connection, self._try, self._on_wait)
 
+    def renew(self) -> None:
+        """Take it again where it was lost with the connection."""
+        lost = self._holder
+        if lost is not None and lost.poll() is not None:
+            self.take()
+            end(lost, _LEAVE)
+
     def _try(self) -> bool:
         holder = self._connection.start(["sh", "-c", _SCRIPT, "sh", *self._connection.lock_folders])
         assert holder.stdout is not None and holder.stderr is not None, holder

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nni_latency.devices._device_bench import DeviceBenches
-from nni_latency.measurement import (
-    Bench,
-    CandidateError,
-    LocalBench,
-    Protocol,
-    Subject,
-    Visit,
-    as_subject_error,
-)
+from nni_latency.devices._device_bench import DeviceBenches, HoldingBench
+from nni_latency.measurement import Bench, CandidateError, Protocol, Stage, Visit, as_subject_error
 from nni_latency.measurement.runtimes import (
     Chained,
     CompiledNetwork,
@@ -48,8 +38,8 @@ class ToolBenches(DeviceBenches):
         return ToolBench(self.runtime, protocol, calls=calls)
 
 
-class ToolBench(LocalBench):
-    """A bench of a benchmark binary. Subjects are made here as by `LocalBench`, and run there.
+class ToolBench(HoldingBench):
+    """A bench of a benchmark binary.
 
     A subject that crashes or hangs takes one start of the tool with it.
 
@@ -61,36 +51,13 @@ class ToolBench(LocalBench):
 
     runtime: ToolRuntime
 
-    def __enter__(self) -> ToolBench:
-        """Take the device, and prepare the reference network."""
+    def _get_ready(self) -> None:
         device = self.runtime.device
         device.timeout, device.warmups, device.longest = self.protocol.timeout, self.protocol.n_warmup, self._longest
-        with contextlib.ExitStack() as opening:
-            self.runtime.take()
-            opening.callback(self.runtime.give_back)
-            super().__enter__()
-            opening.pop_all()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of all subjects, and give the device back."""
-        super().__exit__(kind, error, trace)
-        self.runtime.give_back()
-
-    def admit(self, subject: Subject) -> None:
-        """Load a subject, which is sent and run once."""
-        with as_subject_error():
-            inputs = self.runtime.inputs(subject.inputs)
-            stage = self.runtime.prepare(subject, inputs)
-            if isinstance(stage, Prepared):
-                _times(stage.compiled, each_array(inputs), 1)
-        self._keep(subject, stage, inputs)
-
-    def cool_down(self) -> bool:
-        """Wait for a device that heat slows down."""
-        return self.runtime.cooling.wait()
+    def _try(self, stage: Stage, inputs: Any) -> None:
+        if isinstance(stage, Prepared):
+            _times(stage.compiled, each_array(inputs), 1)
 
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Run the reference network, and then a network."""

@@ -7,6 +7,7 @@ import gzip
 import math
 import posixpath
 import re
+import signal
 import struct
 import subprocess
 import time
@@ -22,12 +23,13 @@ from nni_latency.devices._shell_facts import ShellFacts
 from nni_latency.devices._shell_lock import ShellLock
 from nni_latency.devices._tool import Start, Tool, Written
 from nni_latency.devices._tool_network import ToolNetwork, with_repeats
+from nni_latency.devices._waiting import Comeback
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import CandidateError
 from nni_latency.units import format_seconds
 
-#: How long a device that was lost is waited for [s], and the pauses between attempts.
-_PATIENCE, _FIRST_PAUSE, _LONGEST_PAUSE = 600.0, 1.0, 30.0
+#: How long a device that was lost is waited for [s].
+_PATIENCE = 600.0
 
 #: What a start may take beyond its limit before the connection counts as lost [s].
 _GRACE = 60.0
@@ -40,6 +42,11 @@ _PROBE = 60.0
 
 #: Codes of a program that was ended because it took too long: that of timeout, and of a signal by a shell and here.
 _KILLED = (124, 137, -9)
+
+#: What a shell adds to the number of the signal that ended a program, and the line that it may print then.
+_SIGNALLED = 128
+_NAMES = "Aborted|Bus error|Floating point exception|Illegal instruction|Killed|Segmentation fault"
+_NOTICE = re.compile(rf"sh: .*\b({_NAMES})\b.*|({_NAMES})( \(core dumped\))?")
 
 #: Machine numbers of ELF files by instruction set; a processor of 64 bits may run those of 32.
 _ELF = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -215,20 +222,18 @@ class ToolDevice:
         DeviceError
             If the device cannot be reached for long.
         """
-        began, pause, refusals = time.monotonic(), _FIRST_PAUSE, 0
+        comeback, refusals = Comeback(self.on_wait, self.patience), 0
         while True:
             try:
+                if self.lock is not None:
+                    self.lock.renew()
                 return self._start(network, **wanted)
             except DeviceError as error:
                 # What fails again although the device can be reached, such as writing on a full disk, stays so.
                 refusals += self._answers()
                 if refusals > 1:
                     raise
-                if time.monotonic() - began + pause > self.patience:
-                    raise DeviceError(f"{error} Run the same command again to resume.") from error
-                self.on_wait(f"{error} Waiting for it.")
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                comeback.wait(error)
                 # It may have been started again, and its temporary folders are gone.
                 self.close()
 
@@ -269,7 +274,7 @@ class ToolDevice:
         if done.code in _KILLED and self.known.has("timeout") and time.monotonic() - began >= self.timeout:
             raise self._too_slow()
         if done.code:
-            raise CandidateError(f"{self.tool.name} failed with code {done.code}: {_last_line(done)}")
+            raise CandidateError(f"{self.tool.name} {_ended(done.code)}: {_last_line(done)}")
         self._there.add(network.name)
         files = {name: self._content(f"{start.folder}/{name}") for name in self.tool.outputs(start)}
         if start.is_first:
@@ -324,10 +329,18 @@ class ToolDevice:
         _remove_all(self.connection, self._folders, self._janitors)
 
 
+def _ended(code: int) -> str:
+    """Say how a program failed, by its exit code as shells count it."""
+    try:
+        return f"crashed ({signal.Signals(code - _SIGNALLED).name})"
+    except ValueError:
+        return f"failed with code {code}"
+
+
 def _last_line(done: Completed) -> str:
     """Return the last line that names an error, or else the last one."""
     lines = [line.strip() for part in (done.err, done.out) for line in part.decode(errors="replace").splitlines()]
-    lines = [line for line in lines if line]
+    lines = [line for line in lines if line and not (done.code > _SIGNALLED and _NOTICE.fullmatch(line))]
     telling = [line for line in lines if re.search(r"\b(error|fail|cannot|unable|invalid|exception)", line, re.I)]
     return (telling or lines or ["it printed nothing"])[-1][:300].rstrip(".")
 

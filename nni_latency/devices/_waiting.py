@@ -1,4 +1,4 @@
-"""What is waited for before a device is measured: the other process that measures there, and heat."""
+"""What is waited for on a device: its return, the other process that measures there, and heat."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 from nni_latency.devices._connection import Connection, DeviceError
 from nni_latency.units import format_seconds
 
+#: Pauses between attempts to reach a device again [s].
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
 #: Pause between two attempts to take the lock of a device [s].
 _PAUSE = 0.5
 
@@ -17,6 +20,65 @@ _COOLING, _COOLING_PAUSE = 600.0, 3.0
 
 #: A round that begins so soon after a look needs no other one [s]: looking takes a round trip.
 _FRESH = 5.0
+
+
+class Patience:
+    """Pauses between attempts until a limit, and says once why.
+
+    Parameters
+    ----------
+    on_wait : callable
+        Called with a sentence before a pause, unless it was called with the same one before.
+    seconds : float
+        How long to wait in all [s].
+    pause : float
+        The first pause [s]; every other one is twice as long as the one before.
+    longest : float, optional
+        The longest pause [s]; by default all are as long as the first.
+    """
+
+    def __init__(
+        self, on_wait: Callable[[str], None], seconds: float, pause: float, longest: float | None = None
+    ) -> None:
+        self.seconds, self._until = seconds, time.monotonic() + seconds
+        self._on_wait, self._pause, self._longest = on_wait, pause, pause if longest is None else longest
+        self._said: set[str] = set()
+
+    def wait(self, sentence: str) -> bool:
+        """Pause for `sentence`; False without a pause where that would take too long."""
+        if time.monotonic() + self._pause > self._until:
+            return False
+        if sentence not in self._said:
+            self._said.add(sentence)
+            self._on_wait(sentence)
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, self._longest)
+        return True
+
+
+class Comeback:
+    """Waits for a device that was lost.
+
+    Parameters
+    ----------
+    on_wait : callable
+        Called with a sentence for every reason for which the device is not reached.
+    patience : float
+        How long to wait [s].
+    """
+
+    def __init__(self, on_wait: Callable[[str], None], patience: float) -> None:
+        self._patience = Patience(on_wait, patience, _FIRST_PAUSE, _LONGEST_PAUSE)
+
+    def wait(self, error: DeviceError) -> None:
+        """Pause after an attempt that failed, or raise `DeviceError` where there were enough."""
+        # It names the device.
+        reason = str(error).rstrip(".")
+        if not self._patience.wait(f"Waiting for the device: {reason}"):
+            raise DeviceError(
+                f"The device did not come back within {format_seconds(self._patience.seconds)} ({reason}). Run the "
+                "same command again to resume."
+            ) from error
 
 
 def take_turn(
@@ -40,17 +102,13 @@ def take_turn(
     DeviceError
         If the other process has it for longer, or the connection is lost.
     """
-    limit, is_told = time.monotonic() + patience, False
+    turn = Patience(on_wait, patience, _PAUSE)
     while not take():
-        if time.monotonic() > limit:
+        if not turn.wait(f"Waiting for {connection.description}: another process measures there"):
             raise DeviceError(
                 f"Another process has measured on {connection.description} for the last {format_seconds(patience)}. "
                 "Try again when it has ended."
             )
-        if not is_told:
-            on_wait(f"Waiting for {connection.description}: another process measures there")
-            is_told = True
-        time.sleep(_PAUSE)
 
 
 class Cooling:
@@ -81,7 +139,7 @@ class Cooling:
         """Wait until the device is not slowed down, ten minutes at most; return whether it is not."""
         if not self._shows or time.monotonic() - self._looked < _FRESH:
             return not self._is_hot
-        limit, is_told = time.monotonic() + _COOLING, self._is_hot
+        cooling, sentence = Patience(self._on_wait, _COOLING, _COOLING_PAUSE), ""
         while True:
             found = self._look()
             self._looked, self._shows = time.monotonic(), "cpu_hot" in found
@@ -90,14 +148,12 @@ class Cooling:
                 return True
             if self._is_hot:
                 return False
-            if not is_told:
-                degrees = f"{found['cpu_temperature']:.0f} C, " if "cpu_temperature" in found else ""
-                self._on_wait(f"Waiting for {self._where} to cool down: {degrees}its processors are slowed down")
-                is_told = True
-            if time.monotonic() > limit:
+            degrees = f"{found['cpu_temperature']:.0f} C, " if "cpu_temperature" in found else ""
+            # With the temperature of the first look.
+            sentence = sentence or (f"Waiting for {self._where} to cool down: {degrees}its processors are slowed down")
+            if not cooling.wait(sentence):
                 self._is_hot = True
                 self._on_wait(
                     f"{self._where} has not cooled down within {format_seconds(_COOLING)}. Measuring goes on."
                 )
                 return False
-            time.sleep(_COOLING_PAUSE)

@@ -13,13 +13,14 @@ from ._estimators import (
     load_weighted,
     needed,
 )
-from ._runtimes import OWN_TOOL, load_meter, load_runtime, load_tool, make_runtime, split_runtime
+from ._runtimes import OWN_TOOL, find_runtime, load_meter, load_runtime, load_tool, make_runtime, split_runtime
 
 __all__ = [
     "OWN_TOOL",
     "EstimatorSource",
     "connection_of",
     "file_of",
+    "find_runtime",
     "list_estimators",
     "load_connection",
     "load_energy",

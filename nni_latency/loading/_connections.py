@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import nni_latency.devices as devices
@@ -41,6 +42,7 @@ def load_connection(source: str) -> devices.Connection:
     if name in registered:
         made: devices.Connection = registered[name].make(address)
         return made
+    _check_kind(source)
     known = devices.read_devices()
     if source not in known:
         names = ", ".join(known) or "none so far"
@@ -59,7 +61,14 @@ def load_connection(source: str) -> devices.Connection:
     if device.python:
         connection.python = device.python
     connection.cores = device.cores
+    connection.reached_as, connection.description = connection.description, source
     return connection
+
+
+def _check_kind(source: str) -> None:
+    """Raise `UnknownNameError` if a device is a user and a host without the kind of connection."""
+    if re.fullmatch(r"[^\s:/@]+@[^\s:/@]+(:\d+)?", source) is not None:
+        raise UnknownNameError(f"There is no device {source!r}. To reach it by SSH, give ssh:{source}")
 
 
 def connection_of(device: str) -> devices.Connection | None:
@@ -68,7 +77,7 @@ def connection_of(device: str) -> devices.Connection | None:
     Raises
     ------
     LatencyError
-        As for `load_connection`.
+        As for `load_connection`, and for a user and a host without the kind of connection.
 
     Examples
     --------
@@ -80,9 +89,10 @@ def connection_of(device: str) -> devices.Connection | None:
     name = device.partition(":")[0]
     if name in ("cpu", "cuda"):
         return None
-    if name in load_registry().connections or device in devices.read_devices():
+    if name in load_registry().connections:
         return load_connection(device)
-    return None
+    _check_kind(device)
+    return load_connection(device) if device in devices.read_devices() else None
 
 
 def load_remote(source: str, on_wait: Callable[[str], None] = lambda _sentence: None) -> measurement.Remote:

@@ -12,7 +12,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.loading._connections import connection_of
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import PRECISIONS
-from nni_latency.plugins import load_registry
+from nni_latency.plugins import Registration, load_registry
 
 #: The runtime of a benchmark binary that a file describes.
 OWN_TOOL = "tool"
@@ -56,6 +56,27 @@ def load_runtime(
     return make_runtime(name, device, threads=threads, precision=precision, on_wait=on_wait)
 
 
+def find_runtime(name: str, device: str = "cpu") -> Registration:
+    """Return the registration of a runtime.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    device : str, default="cpu"
+        Where it is to run.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; the message lists those that run on the device.
+    """
+    registry = load_registry()
+    if name in registry.runtimes or connection_of(device) is None:
+        return registry.find("runtime", name)
+    return registry.find("runtime", name, registry.runtimes_on_devices)
+
+
 def make_runtime(
     name: str, device: str, *, on_wait: Callable[[str], None] = lambda _sentence: None, **options: Any
 ) -> Runtime:
@@ -73,7 +94,7 @@ def make_runtime(
     LatencyError
         As for `load_runtime`.
     """
-    registration = load_registry().find("runtime", name)
+    registration = find_runtime(name, device)
     connection = connection_of(device)
     if "connection" in registration.parameters():
         # A benchmark binary of this machine is reached as those of others are.
@@ -85,8 +106,8 @@ def make_runtime(
         return made
     if "place" not in registration.parameters():
         raise InvalidValueError(
-            f"The runtime {name!r} runs on this machine alone: it has no adapter for a device such as {device!r}. Take "
-            "another one, such as onnxruntime."
+            f"The runtime {name!r} runs on this machine alone: it has no adapter for a device such as {device!r}. "
+            f"These run on devices: {', '.join(load_registry().runtimes_on_devices)}."
         )
     return devices.DeviceRuntime(
         lambda place: registration.make("cpu", place=place, **options), connection, on_wait=on_wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,6 +62,9 @@ class Bench(ABC):
 
     `admit` and `step` raise `CandidateError` when a subject fails, `visit` when one of the network does.
     """
+
+    #: Called with what was done where `visit_all` prepares networks for long before it yields one.
+    on_step: Callable[[str], None] = staticmethod(lambda _what: None)
 
     @abstractmethod
     def admit(self, subject: Subject) -> None:

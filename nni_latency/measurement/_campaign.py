@@ -22,6 +22,9 @@ from nni_latency.units import format_seconds, number_of
 #: A warm-up ends when a round takes as long as the one before, within this share.
 _WARM = 0.05
 
+#: How long nothing is told of what a round does [s].
+_STEP = 1.0
+
 #: How often a network may fail for no reason that can be found before measuring is given up.
 _MAX_UNEXPLAINED_FAILURES = 3
 
@@ -50,7 +53,10 @@ class Campaign:
     clock : callable, default=time.perf_counter
         Tells how much of the budget is spent [s].
     on_progress : callable, optional
-        Called with a `Progress` after every round, and after every subject that was loaded.
+        Called with a `Progress` after every round, and after every subject that was left out.
+    on_step : callable, optional
+        Called inside of a round, once a second at most, with a `Progress` and what was done, such as ``3 of 9
+        networks``.
     """
 
     def __init__(
@@ -60,9 +66,11 @@ class Campaign:
         log: CampaignLog,
         clock: Callable[[], float] = time.perf_counter,
         on_progress: Callable[[Progress], None] = lambda _progress: None,
+        on_step: Callable[[Progress, str], None] = lambda _progress, _what: None,
     ) -> None:
         self.schedule, self.benches, self.log, self.clock = schedule, benches, log, clock
-        self._on_progress = on_progress
+        self._on_progress, self._on_step = on_progress, on_step
+        self._reported = time.monotonic()
         self._unexplained = 0
         self._worker = ""
         self._has_begun = False
@@ -124,9 +132,19 @@ class Campaign:
 
     def report(self, waited: float = 0.0) -> None:
         """Tell how far the campaign is, `waited` seconds into a round."""
+        self._reported = time.monotonic()
+        self._on_progress(self._progress(waited))
+
+    def step(self, what: str, waited: float = 0.0) -> None:
+        """Tell what a round has done, `waited` seconds into it, unless something was told within the last second."""
+        if time.monotonic() - self._reported >= _STEP:
+            self._reported = time.monotonic()
+            self._on_step(self._progress(waited), what)
+
+    def _progress(self, waited: float) -> Progress:
         schedule = self.schedule
         share = min(1.0, schedule.share + waited / schedule.protocol.time_budget)
-        self._on_progress(Progress(schedule.rounds, schedule.spent + waited, share, self.resumed, schedule.unsettled))
+        return Progress(schedule.rounds, schedule.spent + waited, share, self.resumed, schedule.unsettled)
 
     def fail(self, failure: Failure) -> None:
         """Record that a subject cannot be measured."""
@@ -150,6 +168,7 @@ class _Session:
         self.campaign, self.schedule, self.bench, self.process = campaign, campaign.schedule, bench, process
         self._admitted: set[str] = set()
         self._since = campaign.clock()
+        bench.on_step = campaign.step
 
     def run(self) -> None:
         """Warm up, then measure rounds."""
@@ -180,7 +199,10 @@ class _Session:
         """Load subjects; one that cannot be loaded is recorded as failed. Whether all are there."""
         for subject in subjects:
             self.campaign.log.admit(subject)
-        found = [self._admit(*item) for item in zip(subjects, self.bench.admit_all(subjects), strict=False)]
+        found: list[bool] = []
+        for item in zip(subjects, self.bench.admit_all(subjects), strict=False):
+            found.append(self._admit(*item))
+            self.campaign.step(f"loaded {len(found)} of {len(subjects)}")
         return all(found)
 
     def _admit(self, subject: Subject, error: LatencyError | None) -> bool:
@@ -263,6 +285,8 @@ class _Session:
                 record = self._charged(record, None if visited.duration is None else begin)
                 self.campaign.log.append(record)
             records.append(record)
+            waited = sum(item.duration for item in records) if keep else 0.0
+            self.campaign.step(f"{len(records)} of {len(self._round)} {self.schedule.what}", waited)
             if not keep:
                 self._check_budget(records)
         return ()

@@ -67,7 +67,8 @@ def build_table(
     overwrite : bool, default=False
         Replace a finished table.
     **how
-        Store and callbacks: ``store``, ``fresh``, ``on_progress``, ``on_start`` and ``meters`` of `Measuring`.
+        Store and callbacks: ``store``, ``fresh``, ``on_progress``, ``on_step``, ``on_start`` and ``meters`` of
+        `Measuring`.
 
     Returns
     -------

@@ -77,6 +77,7 @@ class MeasuringOptions(TypedDict, total=False):
     store: StoreSource
     fresh: bool
     on_progress: Callable[[Progress], None]
+    on_step: Callable[[Progress, str], None]
     on_start: Callable[[int], None]
     meters: tuple[Meter, ...]
     timer: Callable[[], float]
@@ -99,6 +100,8 @@ class Measuring:
         Ignore the stored visits and measure again.
     on_progress : callable, optional
         Called with a `Progress` after every round.
+    on_step : callable, optional
+        Called inside of a round, once a second at most, with a `Progress` and what was done.
     on_start : callable, optional
         Called with the number of rounds in the store, once everything is checked.
     meters : sequence of Meter, default=()
@@ -114,6 +117,7 @@ class Measuring:
     store: StoreSource = None
     fresh: bool = False
     on_progress: Callable[[Progress], None] = lambda _progress: None
+    on_step: Callable[[Progress, str], None] = lambda _progress, _what: None
     on_start: Callable[[int], None] = lambda _rounds: None
     meters: tuple[Meter, ...] = ()
     timer: Callable[[], float] = time.perf_counter
@@ -147,7 +151,7 @@ class Measuring:
             content = {**content, METERS: [meter.description for meter in self.meters]}
         header = CampaignHeader(schedule.kind, content, benches.platform, schedule.protocol)
         with store.campaign(header, fresh=self.fresh, wait=self.wait) as log:
-            campaign = Campaign(schedule, benches, log, self.timer, self.on_progress)
+            campaign = Campaign(schedule, benches, log, self.timer, self.on_progress, self.on_step)
             self.on_start(campaign.resumed)
             campaign.run()
             return Measured.of(log)

@@ -13,7 +13,6 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import (
     Chain,
     Failure,
-    Progress,
     Protocol,
     Record,
     Schedule,
@@ -220,14 +219,20 @@ def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, di
         processes=1,
     )
     quiet = replace(
-        measuring, runtime=inner, protocol=protocol, on_start=lambda _: None, on_progress=_ignore, meters=()
+        measuring,
+        runtime=inner,
+        protocol=protocol,
+        on_start=_ignore,
+        on_progress=_ignore,
+        on_step=_ignore,
+        meters=(),
     )
     schedule = LayerSchedule(plan, protocol, isolated=quiet.benches.isolated)
     quiet.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
     return _columns(schedule), schedule.failed
 
 
-def _ignore(progress: Progress) -> None:
+def _ignore(*_progress: object) -> None:
     """Ignore progress."""
 
 

@@ -10,7 +10,9 @@ import pytest
 from rich.console import Console
 
 from nni_latency.cli import _measuring, progress
-from nni_latency.cli._measuring import Part
+from nni_latency.cli._measuring import Measuring, Part, StoreOptions
+from nni_latency.measurement import Progress
+from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.tables import shipped_tables
 
 #: Runs a command in a process that has none of the packages which take seconds to import.
@@ -48,3 +50,16 @@ def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch):
         now = 150.0
         part(1.0)
         assert task.fields["left"] == ""
+
+
+def test_bar_moves_inside_of_a_first_round():
+    with Measuring("a network", TorchEager(), StoreOptions(fresh=False, database=None)) as measuring:
+        (task,) = measuring._bar.tasks
+        measuring.on_step(Progress(0, 0.0, 0.0, 0), "loaded 3 of 9")
+        assert (task.description, task.completed, task.fields["left"]) == ("warming up", 0.0, "loaded 3 of 9")
+        measuring.on_step(Progress(0, 5.0, 0.5, 0), "1 of 9 networks")
+        assert (task.completed, task.fields["left"]) == (0.5, "1 of 9 networks")
+        measuring.on_progress(Progress(1, 7.5, 0.75, 0))
+        assert (task.description, task.fields["left"]) == ("round 1", "at most 2.5 s left")
+        measuring.on_step(Progress(1, 8.0, 0.8, 0), "1 of 9 networks")
+        assert (task.completed, task.fields["left"]) == (0.8, "at most 2 s left")

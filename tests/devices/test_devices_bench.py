@@ -27,6 +27,7 @@ from nni_latency.measurement import (
     NetworkSchedule,
     Protocol,
     Subject,
+    _campaign,
     cold_chain,
     measure_network,
 )
@@ -132,6 +133,34 @@ def test_subject_that_fails_on_the_device_concerns_no_other(channels, reason, ru
         Campaign(NetworkSchedule(subjects, protocol), runtime.benches(), log).run()
         assert {failure.subject: failure.reason for failure in log.failures} == {"bad": reason}
         assert len(log.records) >= 2
+
+
+def test_steps_of_a_long_round_are_reported(runtime, monkeypatch):
+    monkeypatch.setattr(_campaign, "_STEP", 0.0)
+    steps, rounds = [], []
+    subjects = [_subject("a", kind="network"), _subject("b", 8, kind="network")]
+    with MemoryStore().campaign(CampaignHeader("networks", {}, runtime.platform, _QUICK)) as log:
+        schedule, report = NetworkSchedule(subjects, _QUICK), rounds.append
+        Campaign(schedule, runtime.benches(), log, on_progress=report, on_step=lambda *step: steps.append(step)).run()
+    assert [what for _, what in steps[:6]] == [
+        *("loaded 1 of 2", "loaded 2 of 2"),
+        *("prepared 1 of 2", "prepared 2 of 2"),
+        *("1 of 2 networks", "2 of 2 networks"),
+    ]
+    # The first round is a warm-up, and the last one counts.
+    assert [state.spent for state, _ in steps[:6]] == [0.0] * 6
+    assert steps[-1][0].spent == rounds[-1].spent > steps[-2][0].spent
+
+
+def test_steps_are_reported_once_a_second(runtime):
+    steps = []
+    subjects = [_subject(str(channels), channels, kind="network") for channels in range(4, 20)]
+    begin = time.monotonic()
+    with MemoryStore().campaign(CampaignHeader("networks", {}, runtime.platform, _QUICK)) as log:
+        Campaign(
+            NetworkSchedule(subjects, _QUICK), runtime.benches(), log, on_step=lambda *step: steps.append(step)
+        ).run()
+    assert len(steps) <= time.monotonic() - begin
 
 
 def test_conditions_are_those_of_the_device(runtime):

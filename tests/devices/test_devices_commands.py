@@ -20,6 +20,9 @@ from nni_latency.plugins import GROUP, collect
 
 _DEVICE = f"python:{sys.executable}"
 
+#: The runtimes of the tests that run on devices.
+_RUNTIMES = "benchmark_app, benchmark_model, benchncnn, numpy, onnxruntime_perf_test, tool, trtexec"
+
 _NETWORK = """
 from torch import nn
 
@@ -80,7 +83,8 @@ def test_name_of_the_file_of_devices_is_a_device_with_cores(run, monkeypatch, tm
     assert found["platform"]["facts"]["cpu_affinity"] == str(core)
     refused = run("measure", "net.py:Net", "--device", "large", *words)
     assert refused.exit_code != 0
-    assert f"{_DEVICE} cannot do what was asked: run on the cores 9000, it has " in refused.stderr
+    assert "large cannot do what was asked: run on the cores 9000, it has " in refused.stderr
+    assert _DEVICE not in refused.stderr
 
 
 @pytest.mark.slow
@@ -128,6 +132,9 @@ def test_table_is_built_and_validated_on_a_device(run, tmp_path):
             "Got 'python:/no/such/python', which is not a program",
         ),
         (("--device", _DEVICE, "--runtime", "torch"), "it has no adapter for a device"),
+        (("--device", _DEVICE, "--runtime", "torch"), f"These run on devices: {_RUNTIMES}."),
+        (("--device", _DEVICE, "--runtime", "onnx"), f"Unknown runtime 'onnx'. Available: {_RUNTIMES}."),
+        (("--device", "pi@raspberrypi", "--runtime", "numpy"), "To reach it by SSH, give ssh:pi@raspberrypi"),
         pytest.param(
             ("--device", "ssh:pi@no-such-host.invalid", "--runtime", "numpy"),
             "there is no host 'no-such-host.invalid'",

@@ -64,7 +64,7 @@ def test_name_is_a_device(written):
     written(_FILE)
     connection = load_connection("jetson")
     assert isinstance(connection, SshConnection)
-    assert connection.description == "ssh:nano@10.0.0.7:2222"
+    assert (connection.description, connection.reached_as) == ("jetson", "ssh:nano@10.0.0.7:2222")
     assert connection.python == "/home/nano/venv/bin/python"
     assert connection.cores == (0, 1, 2, 3, 5)
     assert (load_connection("pi").python, load_connection("pi").cores) == ("python3", ())
@@ -77,12 +77,22 @@ def test_device_of_this_machine_or_of_no_connection_has_none(written, device):
 
 
 @pytest.mark.parametrize(
-    ("device", "description"),
-    [("pi", "ssh:pi@raspberrypi"), ("jetson", "ssh:nano@10.0.0.7:2222"), ("adb", "adb"), ("ssh:board", "ssh:board")],
+    ("device", "reached_as"),
+    [("pi", "ssh:pi@raspberrypi"), ("jetson", "ssh:nano@10.0.0.7:2222"), ("adb", ""), ("ssh:board", "")],
 )
-def test_device_with_a_connection_has_it(written, device, description):
+def test_device_with_a_connection_is_named_as_the_user_names_it(written, device, reached_as):
     written(_FILE)
-    assert connection_of(device).description == description
+    connection = connection_of(device)
+    assert (connection.description, connection.reached_as) == (device, reached_as)
+
+
+@pytest.mark.parametrize("device", ["pi@raspberrypi", "pi@192.168.0.7:2222"])
+@pytest.mark.parametrize("find", [connection_of, load_connection])
+def test_user_and_host_alone_are_not_a_device(written, device, find):
+    written(_FILE)
+    expected = rf"^There is no device '{device}'\. To reach it by SSH, give ssh:{device}$"
+    with pytest.raises(UnknownNameError, match=expected):
+        find(device)
 
 
 def test_file_of_devices_is_not_read_for_devices_of_this_machine(written):

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from numpy_runtime import conv, device_runtime
+from numpy_runtime import conv, device_runtime, tool_runtime
 
-from nni_latency.devices import DeviceRuntime, PythonConnection, ToolDevice, ToolRuntime, read_tool, tool_of
+from nni_latency.devices import DeviceError, DeviceRuntime, PythonConnection, ToolDevice, ToolRuntime, tool_of
 from nni_latency.measurement import Protocol, Subject
 
 pytestmark = pytest.mark.skipif(shutil.which("flock") is None, reason="this machine has no flock")
@@ -23,24 +23,9 @@ _PLUGINS = Path(__file__).parents[2] / "plugins"
 
 _QUICK = Protocol(n_run=2, rounds=2, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
 
-_TOOL = """
-name = "npu"
-format = "onnx"
-command = ["{binary}", "1", "us", "{model}"]
-
-[samples]
-pattern = "([0-9]+) us"
-unit = "us"
-"""
-
 
 def _agent(connection, _folder, on_wait):
     return device_runtime(connection, on_wait)
-
-
-def _tool(connection, folder, on_wait):
-    (folder / "t.toml").write_text(_TOOL)
-    return ToolRuntime(ToolDevice(connection, read_tool(folder / "t.toml"), "/bin/echo", on_wait=on_wait))
 
 
 def _connection(folders):
@@ -67,7 +52,9 @@ def _measured_in_turn(first, second, waits):
             assert min(bench.visit(["net"]).whole) > 0
 
 
-@pytest.mark.parametrize(("first", "second"), [(_agent, _tool), (_tool, _agent)], ids=["agent first", "binary first"])
+@pytest.mark.parametrize(
+    ("first", "second"), [(_agent, tool_runtime), (tool_runtime, _agent)], ids=["agent first", "binary first"]
+)
 def test_agent_and_binary_exclude_each_other(tmp_path, monkeypatch, first, second):
     connection, waits = _connection((str(tmp_path),)), []
     folders = [tmp_path / "a", tmp_path / "b"]
@@ -102,7 +89,7 @@ def test_onnxruntime_and_benchmark_app_exclude_each_other(tmp_path, first, secon
     assert waits == [f"Waiting for python:{sys.executable}: another process measures there"]
 
 
-@pytest.mark.parametrize("make", [_agent, _tool])
+@pytest.mark.parametrize("make", [_agent, tool_runtime])
 def test_first_folder_that_can_be_opened_is_locked(tmp_path, make):
     both = [_connection((f"{tmp_path}/absent", str(tmp_path))), _connection((str(tmp_path), "/"))]
     waits = []
@@ -110,7 +97,7 @@ def test_first_folder_that_can_be_opened_is_locked(tmp_path, make):
     assert len(waits) == 1
 
 
-@pytest.mark.parametrize("make", [_agent, _tool])
+@pytest.mark.parametrize("make", [_agent, tool_runtime])
 def test_device_without_such_a_folder_has_no_lock(tmp_path, make):
     connection, waits = _connection((f"{tmp_path}/absent",)), []
     first, second = (make(connection, tmp_path, waits.append) for _ in range(2))
@@ -128,5 +115,21 @@ def test_lock_of_an_agent_that_is_killed_is_free(tmp_path):
         first.place.session._line._process.wait(30)
         with second.benches().open(_QUICK):
             assert waits == []
+    first.close()
+    second.close()
+
+
+def test_lock_of_a_binary_that_was_lost_is_taken_again(tmp_path):
+    connection = _connection((str(tmp_path),))
+    first, second = tool_runtime(connection, tmp_path), device_runtime(connection)
+    second.place.session.patience = 0.0
+    with first.benches().open(_QUICK) as bench:
+        bench.admit(Subject("net", conv, (1, 4, 8, 8), "network"))
+        os.kill(first.device.lock._holder.pid, signal.SIGKILL)
+        first.device.lock._holder.wait(30)
+        bench.visit(["net"])
+        with pytest.raises(DeviceError, match="Another process has measured on python:"):
+            second.take()
+    second.take()
     first.close()
     second.close()

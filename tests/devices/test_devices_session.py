@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy_runtime import device_runtime, script
 
-from nni_latency.devices import DeviceError, PythonConnection, Session, _agent, _session, _waiting
+from nni_latency.devices import DeviceError, PythonConnection, Session, _agent, _waiting
 from nni_latency.devices._place import find_holes
 from nni_latency.measurement import CandidateError, WorkerDiedError
 
@@ -70,6 +70,12 @@ def test_network_is_sent_once_and_run(session):
     ("mischief", "kind", "reason"),
     [
         ("crash", WorkerDiedError, r"its process crashed \(SIGSEGV\)"),
+        (
+            "abort",
+            WorkerDiedError,
+            r"its process crashed \(SIGABRT\); the last line that it printed is "
+            r"\"conv\.cpp:3: Assertion `size > 0' failed\.!{160}\"",
+        ),
         ("exit", WorkerDiedError, "its process ended with code 7"),
         ("fail", CandidateError, "RuntimeError: the test refuses to run this"),
         ("refuse", CandidateError, "ValueError: the test refuses to load this"),
@@ -86,6 +92,21 @@ def test_network_that_fails_concerns_no_other(session, mischief, kind, reason):
 
 def test_runtime_that_prints_disturbs_nothing(session):
     assert _run(session, _network(session, "print")).blobs == [bytes(24)]
+
+
+def test_last_line_is_that_of_the_network_that_crashed(session):
+    _run(session, _network(session, "print"))
+    time.sleep(0.1)
+    with pytest.raises(WorkerDiedError, match=r"^its process crashed \(SIGSEGV\)$"):
+        _run(session, _network(session, "crash"))
+
+
+def test_runtime_that_prints_much_is_not_held_up(session):
+    name = _network(session, "chatter")
+    assert _run(session, name).blobs == [bytes(24)]
+    # While nothing is asked, too.
+    time.sleep(0.5)
+    assert _run(session, name).blobs == [bytes(24)]
 
 
 def test_several_are_asked_at_once_and_the_first_failure_ends_them(session):
@@ -131,16 +152,19 @@ def test_agent_that_was_lost_is_started_again(session):
 
 
 def test_device_that_does_not_come_back_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(_session, "_FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(_waiting, "_FIRST_PAUSE", 0.05)
     program, waits = script(tmp_path, 'exec PYTHON "$@"'), []
     session = _session_of(program, on_wait=waits.append, patience=0.4)
     name = _network(session)
     _run(session, name)
     script(tmp_path, "echo 'no route to host' >&2; exit 9")
     os.kill(session._line._process.pid, signal.SIGKILL)
-    with pytest.raises(DeviceError, match=r"did not come back within 400 ms .*no route to host.* to resume\.$"):
+    with pytest.raises(
+        DeviceError, match=r"^The device did not come back within 400 ms .*no route to host.* to resume\.$"
+    ):
         _run(session, name)
-    assert all(f"Waiting for python:{program}: " in sentence for sentence in waits)
+    assert all(sentence.startswith("Waiting for the device: ") for sentence in waits)
+    assert all(sentence.count(f"python:{program}") == 1 for sentence in waits)
     assert waits
     assert len(set(waits)) == len(waits)
 

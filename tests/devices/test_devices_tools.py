@@ -33,6 +33,7 @@ from nni_latency.devices import (
     ToolRuntime,
     UnreadableError,
     Written,
+    _waiting,
     parse_cores,
     read_tool,
     tensorrt_node,
@@ -319,6 +320,10 @@ _NCNN = """
     sizes = [int(size) for size in re.findall(r" 6=(\\d+)", open(words["param"]).read())]
     if 63 * 4 in sizes:
         sys.exit("ncnn has no layer for this")
+    if 60 * 4 in sizes:
+        print("a remark", flush=True)
+        os.write(2, b"conv.cpp:3: Assertion `size > 0' failed.\\n")
+        os.abort()
     if 62 * 4 in sizes:
         time.sleep(1e6)
     if 61 * 4 in sizes:
@@ -381,6 +386,7 @@ def test_network_is_measured_and_sent_once(ncnn):
 @pytest.mark.parametrize(
     ("channels", "reason"),
     [
+        (60, r"benchncnn crashed \(SIGABRT\): conv\.cpp:3: Assertion `size > 0' failed"),
         (61, r"benchncnn ended, but its output has no 'avg = NUMBER'; the last line is 'and nothing else'"),
         (62, r"benchncnn did not end within 1 s"),
         (63, r"benchncnn failed with code 1: ncnn has no layer for this"),
@@ -484,12 +490,15 @@ def test_nothing_is_left_by_a_process_that_is_killed(tmp_path):
 
 
 class _Rebooting(PythonConnection):
-    """A device that is lost once, and comes back without its temporary folders."""
+    """A device that is lost, and comes back without its temporary folders."""
 
-    lost = False
+    lost, unreached = False, 0
 
     def run(self, command, *, data=b"", timeout=60.0):
-        """Fail once in a start of the tool."""
+        """Fail once in a start of the tool, or in all that is run."""
+        if self.unreached:
+            self.unreached -= 1
+            raise DeviceError(f"{self.description} did not answer.")
         if self.lost and any("param=" in word and "none" not in word for word in command):
             self.lost = False
             folder = Path(command[3]).parent
@@ -498,7 +507,8 @@ class _Rebooting(PythonConnection):
         return super().run(command, data=data, timeout=timeout)
 
 
-def test_device_that_was_lost_is_waited_for(tmp_path):
+def test_device_that_was_lost_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(_waiting, "_FIRST_PAUSE", 0.05)
     _plugin("nni_latency_ncnn", "ncnn", "pnnx")
     waits = []
     connection = _Rebooting(sys.executable)
@@ -509,10 +519,13 @@ def test_device_that_was_lost_is_waited_for(tmp_path):
         bench.admit(_subject("a", kind="network"))
         connection.lost = True
         assert min(bench.visit(["a"]).whole) > 0
+        # Through several attempts, and the reason is given once.
+        connection.unreached = 9
+        assert min(bench.visit(["a"]).whole) > 0
         device.patience, connection.lost = 0.0, True
-        with pytest.raises(DeviceError, match=r"did not answer\. Run the same command again to resume\.$"):
+        with pytest.raises(DeviceError, match=r"^The device did not come back within 0 s \(.* did not answer\)"):
             bench.visit(["a"])
-    assert waits == [f"python:{sys.executable} did not answer. Waiting for it."]
+    assert waits == [f"Waiting for the device: python:{sys.executable} did not answer"] * 2
     runtime.close()
 
 

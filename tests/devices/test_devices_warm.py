@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 import torch
 from adb_program import Adb
-from numpy_runtime import conv, device_runtime
+from numpy_runtime import conv, device_runtime, tool_runtime
 from ssh_server import SSHD, running_ssh_server
 
 from nni_latency.devices import (
@@ -23,11 +23,8 @@ from nni_latency.devices import (
     PythonConnection,
     ShellFacts,
     SshConnection,
-    ToolDevice,
-    ToolRuntime,
     _agent,
     _waiting,
-    read_tool,
 )
 from nni_latency.measurement import (
     SLOWED,
@@ -63,16 +60,6 @@ Current cooling devices from HAL:
 \tCoolingDevice{{mValue=3, mType=1, mName=battery}}
 \tCoolingDevice{{mValue={state}, mType=2, mName=thermal-cpufreq-0}}
 \tCoolingDevice{{mValue=2, mType=3, mName=thermal-devfreq-0}}
-"""
-
-_TOOL = """
-name = "npu"
-format = "onnx"
-command = ["{binary}", "1", "us", "{model}"]
-
-[samples]
-pattern = "([0-9]+) us"
-unit = "us"
 """
 
 
@@ -137,13 +124,6 @@ def phone(tmp_path, monkeypatch):
     program.write_text(f'#!/bin/sh\n[ "$*" = thermalservice ] && exec cat {tmp_path}/report\n')
     program.chmod(0o755)
     return report
-
-
-def _tool_runtime(folder, connection, on_wait):
-    """Return a runtime of a tool that every device has."""
-    (folder / "t.toml").write_text(_TOOL)
-    device = ToolDevice(connection, read_tool(folder / "t.toml"), "/bin/echo", on_wait=on_wait)
-    return ToolRuntime(device)
 
 
 def _measured(runtime, clock=time.perf_counter):
@@ -274,7 +254,7 @@ def test_waiting_for_a_phone_costs_no_budget(phone, tmp_path):
         now[0] += 1000.0
         phone(0, 0)
 
-    log = _measured(_tool_runtime(tmp_path, AdbConnection("A1B2"), cool), clock=lambda: now[0])
+    log = _measured(tool_runtime(AdbConnection("A1B2"), tmp_path, cool), clock=lambda: now[0])
     assert waits == ["Waiting for adb:A1B2 to cool down: 71 C, its processors are slowed down"]
     assert max(record.duration for record in log.records) < 1000
 

@@ -106,11 +106,14 @@ def join(
         security.check_host(host)
     elsewhere = runtime if isinstance(runtime, devices.DeviceRuntime) else None
     if elsewhere is not None:
-        name_of_device = elsewhere.connection.description
+        connection = elsewhere.connection
         # A meter that would read this machine is refused.
         elsewhere.benches(tuple((meters or {}).values()))
-        _check_threads(runtime.platform.threads, int(runtime.platform.facts.get("cpu_count", 0)), name_of_device)
-        device = "cpu" if isinstance(elsewhere.connection, devices.PythonConnection) else name_of_device
+        _check_threads(
+            runtime.platform.threads, int(runtime.platform.facts.get("cpu_count", 0)), connection.description
+        )
+        is_here = isinstance(connection, devices.PythonConnection)
+        device = "cpu" if is_here else connection.reached_as or connection.description
     elif device == "cpu":
         _check_threads(runtime.platform.threads, len(affinity()), "this process")
     owned = Device(runtime, name, reference_subjects() if references is None else references, meters or {})
