@@ -255,16 +255,13 @@ def run_search(
                 sample = _found(experiment, strategy, profiler, limit, fill)
             finally:
                 experiment.stop()
-            if profiler is not None:
-                compared = _compare(profiler, dataset, settings, against)
+            compared = _compare(_costs_of(strategy, profiler), dataset, settings, against)
             network = freeze_trained(space, sample)
         accuracy = train_found(
             network, dataset, settings, on_final_epoch,
             checkpoint=checkpoint, sample=sample, history=recorder.history, on_batch=on_final_batch,
         )  # fmt: skip
-    costs = strategy.profiler if isinstance(strategy, FBNet) else profiler
-    assert costs is not None, "the experiment has initialised the strategy"
-    return SearchResult(sample, network, costs.profile(sample), accuracy, tuple(recorder.history), compared)
+    return SearchResult(sample, network, _costs_of(strategy, profiler).profile(sample), accuracy, tuple(recorder.history), compared)
 
 
 def steps_of(state: SearchState | None, kind: type[Step]) -> list[Step]:
@@ -296,6 +293,13 @@ def _found(
     if profiler is not None and limit is not None and isinstance(getattr(strategy, "penalty", None), LatencyPenalty):
         return found_sample(profiler, limit, fill)
     return dict(experiment.export_top_models(1, formatter="dict")[0])
+
+
+def _costs_of(strategy: Any, profiler: LatencyProfiler | None) -> LatencyProfiler:
+    """Return the costs of the space that is searched; FBNet has its own."""
+    costs: LatencyProfiler | None = strategy.profiler if isinstance(strategy, FBNet) else profiler
+    assert costs is not None, "the experiment has initialised the strategy"
+    return costs
 
 
 def _compare(
