@@ -40,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        work = options.work or Path(temporary)
+        work = (options.work or Path(temporary)).resolve()
         work.mkdir(parents=True, exist_ok=True)
         if not (work / "others.json").is_file():
             measure_others(work / "others.json")

@@ -310,7 +310,7 @@ def _held_out_kernels(predictors: KernelPredictors, group: str) -> HeldOut:
 
 
 def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
-    """Draw what a graph predictor says of networks of families that it had not seen,.
+    """Draw what a graph predictor says of networks of families that it had not seen.
 
     Left: predicted against measured, by platform. Right: errors by platform, beside the intervals of predictions.
 
@@ -371,7 +371,7 @@ def _graph_title(predictor: GraphPredictor, known: dict[str, HeldOut]) -> str:
 
 
 def draw_portable(model: PortableModel, out: str | Path) -> Path:
-    """Draw what a portable model says of the energy of operators that it had not seen,.
+    """Draw what a portable model says of the energy of operators that it had not seen.
 
     A row is of operators that were held out, and a second one, where there are several devices, of whole devices. Left:
     predicted against measured. Right: predicted over measured by group of operators, beside the same time, times a
@@ -482,7 +482,7 @@ def _median(items: Sequence[HeldOutOperator], name: str) -> str:
 
 
 def draw_evolution(versions: Sequence[PredictorVersion], out: str | Path) -> Path:
-    """Draw the errors of the versions of predictors against records and over time,, each predictor in a row.
+    """Draw the errors of the versions of predictors against records and over time, each predictor in a row.
 
     Networks and kernels that are held out become more, so a ring shows the version before on the same ones.
 
