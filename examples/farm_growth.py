@@ -326,7 +326,7 @@ def draw(
         f"One scheduler serves about {round(capacity, -1):.0f} jobs a second, however many workers there are\n"
         "Farms of up to 8 workers, measured, and of up to 1,000, simulated"
     )
-    with picture(out, title, height=3.6) as figure:
+    with picture(out, title, height=4.2) as figure:
         left, right = figure.subplots(1, 2)
         for length in LONG_SLICES:
             points = [point for point in grown if point.slice == length]
@@ -338,12 +338,14 @@ def draw(
             places = [point.workers for point in points], [point.rate for point in points]
             left.plot(*places, marker, color="black", mfc="none", label=f"measured, slices of {length:g} s")
         left.set(xscale="log", yscale="log", xlabel="workers", ylabel="jobs a second", title="What the scheduler can do")
-        left.legend()
+        figure.legend(loc="outside lower center", ncols=3)
         right.plot([workers for workers, _ in durations], [seconds / 86400 for _, seconds in durations], "o-")
         ideal = SUBJECTS / BATCH * BATCH_TIME / 86400
         right.plot([workers for workers, _ in durations], [ideal / workers for workers, _ in durations], "--", color="0.5")
         right.set(xscale="log", yscale="log", xlabel="workers", ylabel="days", title="A million networks")
         right.annotate("dashed: a farm that costs nothing", (0.05, 0.06), xycoords="axes fraction")
+        for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+            axis.set_major_formatter("{x:g}")
 
 
 if __name__ == "__main__":

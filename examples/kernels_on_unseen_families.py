@@ -277,6 +277,8 @@ def draw(found: Mapping[str, list[Result]], label: str, out: Path) -> None:
         axes.plot(ends, ends, color="black", lw=0.8)
         axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="grey", alpha=0.25, lw=0, label="within 10 %")
         axes.set(xscale="log", yscale="log", xlabel=label, ylabel="sum of predicted kernels [ms]", xlim=ends, ylim=ends)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 

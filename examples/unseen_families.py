@@ -353,9 +353,9 @@ def draw(errors: dict[str, dict[str, float]], out: Path) -> None:
     order = sorted(errors, key=lambda case: errors[case][list(errors[case])[-1]], reverse=True)
     names = list(errors[order[0]])
     means = {name: np.mean([errors[case][name] for case in order]) for name in names}
-    others = ", ".join(f"{name} {means[name]:.1%}" for name in reversed(names[:-1]))
+    others = ", ".join(f"{name} {means[name]:.1%}" for name in names[-2::-1])
     title = (
-        f"{len(order)} families never seen: {names[-1]} is {means[names[-1]]:.1%} off in the mean ({others})\n"
+        f"{len(order)} families never seen: {names[-1]} {means[names[-1]]:.1%} off, {others}\n"
         "Mean absolute error of each family by a predictor that learned from the others"
     ).replace("%", " %")
     with picture(out, title, height=1.3 + 0.21 * len(order)) as figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,10 @@ _DPI = 192
 TITLE, TEXT, SMALL = 9.5, 8.0, 7.0
 
 #: Letters in a line of a title.
-_LINE = 92
+_LINE = 102
+
+#: A space at which no line is broken.
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 #: How every picture looks.
 STYLE: dict[str, Any] = {
@@ -68,7 +72,10 @@ _SHORT = 200
 Array = NDArray[np.float64]
 
 #: Groups that have their own colour in a legend.
-_MOST_GROUPS = 9
+_MOST_GROUPS = 8
+
+#: Groups whose legend has room inside of the axes.
+_INSIDE = 3
 
 #: Names that stand upright side by side, and letters of names that have room to be slanted.
 _COLUMNS, _SLANTED = 56, 400
@@ -110,7 +117,7 @@ def draw_drift(axes: Any, drift: Sequence[float]) -> None:
     axes.set_xlabel("round")
     axes.set_ylabel("reference [ms]")
     swing = max(drift) / min(drift) - 1 if len(drift) and min(drift) > 0 else 0.0
-    axes.set_title(f"The machine: a reference operator varies by {swing:.0%}".replace("%", " %"))
+    axes.set_title(f"A reference operator varies by {swing:.0%}".replace("%", " %"))
     plain(axes)
 
 
@@ -153,8 +160,9 @@ def picture(out: str | Path, title: str, *, height: float, layout: str | None = 
 
 
 def wrapped(title: str) -> str:
-    """Break the lines of a title so that they fit into a picture."""
-    return "\n".join(textwrap.fill(line, _LINE) for line in title.splitlines())
+    """Break the lines of a title so that they fit into a picture, and not between a number and its unit."""
+    joined = re.sub(r"(?<=\d) (?=\S)", _NO_BREAK, title)
+    return "\n".join(textwrap.fill(line, _LINE) for line in joined.splitlines()).replace(_NO_BREAK, " ")
 
 
 def save(figure: Figure, out: str | Path) -> Path:
@@ -224,7 +232,11 @@ def draw_held_out(axes: Any, groups: Mapping[str, HeldOut], what: str) -> None:
     logarithmic(axes)
     axes.set_xlabel(f"measured {what}")
     axes.set_ylabel(f"predicted {what}")
-    axes.legend(loc="upper left", title="bands: 5 and 10 %", markerscale=1.5)
+    if len(groups) > _INSIDE:
+        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "alignment": "left"}
+    else:
+        beside = {"loc": "upper left"}
+    axes.legend(title="bands: 5 and 10 %", markerscale=1.5, **beside)
     plain(axes)
 
 

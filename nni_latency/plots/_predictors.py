@@ -226,11 +226,11 @@ def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
         f"{number_of(scores.n, 'kernel')} that their models had not seen: {format_percent(scores.within10)} within 10 %, "
         f"RMSPE {format_percent(scores.rmspe)}\nKernels on {predictors.platform.id}"
     )
-    with picture(out, title, height=4.4) as figure:
-        left, right = figure.subplots(1, 2)
-        draw_held_out(left, groups, "latency [ms]")
-        draw_ratios(right, groups)
-        right.set_title("Errors by group of kernels")
+    with picture(out, title, height=6.4) as figure:
+        above, below = figure.subplots(2, 1)
+        draw_held_out(above, groups, "latency [ms]")
+        draw_ratios(below, groups)
+        below.set_title("Errors by group of kernels")
     return Path(out)
 
 
@@ -312,7 +312,7 @@ def _held_out_kernels(predictors: KernelPredictors, group: str) -> HeldOut:
 def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
     """Draw what a graph predictor says of networks of families that it had not seen.
 
-    Left: predicted against measured, by platform. Right: errors by platform, beside the intervals of predictions.
+    Above: predicted against measured, by platform. Below: errors by platform, beside the intervals of predictions.
 
     Parameters
     ----------
@@ -331,11 +331,11 @@ def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
     known = _held_out_networks(predictor)
     if not known:
         raise InvalidValueError("The graph predictor has no held-out networks, so there is nothing to draw.")
-    with picture(out, _graph_title(predictor, known), height=4.6) as figure:
-        left, right = figure.subplots(1, 2)
-        draw_held_out(left, known, "latency [ms]")
-        draw_ratios(right, known)
-        right.set_title("Errors by platform")
+    with picture(out, _graph_title(predictor, known), height=6.8) as figure:
+        above, below = figure.subplots(2, 1)
+        draw_held_out(above, known, "latency [ms]")
+        draw_ratios(below, known)
+        below.set_title("Errors by platform")
     return Path(out)
 
 

@@ -318,7 +318,7 @@ def draw_validation(validation: Validation, out: str | Path) -> Path:
     """
     _check_networks(validation)
     halves = validation.repeatability
-    repeats = "" if halves is None else f", and measurements {format_percent(halves.mape)} off each other"
+    repeats = "" if halves is None else f" (repeatability {format_percent(halves.mape)})"
     title = (
         f"{number_of(len(validation.results), 'network')} never measured before: "
         f"{format_percent(validation.scores.mape)} off in the mean{repeats}\n"
