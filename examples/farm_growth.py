@@ -337,11 +337,15 @@ def draw(
             points = [point for point in measured if point.slice == length]
             places = [point.workers for point in points], [point.rate for point in points]
             left.plot(*places, marker, color="black", mfc="none", label=f"measured, slices of {length:g} s")
-        left.set(xscale="log", yscale="log", xlabel="workers", ylabel="jobs a second", title="What the scheduler can do")
+        left.set(
+            xscale="log", yscale="log", xlabel="workers", ylabel="jobs a second", title="What the scheduler can do"
+        )
         figure.legend(loc="outside lower center", ncols=3)
         right.plot([workers for workers, _ in durations], [seconds / 86400 for _, seconds in durations], "o-")
         ideal = SUBJECTS / BATCH * BATCH_TIME / 86400
-        right.plot([workers for workers, _ in durations], [ideal / workers for workers, _ in durations], "--", color="0.5")
+        right.plot(
+            [workers for workers, _ in durations], [ideal / workers for workers, _ in durations], "--", color="0.5"
+        )
         right.set(xscale="log", yscale="log", xlabel="workers", ylabel="days", title="A million networks")
         right.annotate("dashed: a farm that costs nothing", (0.05, 0.06), xycoords="axes fraction")
         for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):

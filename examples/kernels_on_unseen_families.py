@@ -272,7 +272,9 @@ def draw(found: Mapping[str, list[Result]], label: str, out: Path) -> None:
     with picture(out, title, height=4.4) as figure:
         axes = figure.subplots()
         for number, (name, results) in enumerate(found.items()):
-            measured, predicted = ([getattr(item, field) * 1e3 for item in results] for field in ("measured", "predicted"))
+            measured, predicted = (
+                [getattr(item, field) * 1e3 for item in results] for field in ("measured", "predicted")
+            )
             axes.plot(measured, predicted, "osv^D<>"[number % 7], color=f"C{number % 9}", label=name)
         axes.plot(ends, ends, color="black", lw=0.8)
         axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="grey", alpha=0.25, lw=0, label="within 10 %")

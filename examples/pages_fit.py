@@ -34,7 +34,8 @@ shown => {
   for (const item of document.querySelectorAll("article pre"))
     if (item.scrollWidth > item.clientWidth) say(item, "code is cut off");
   for (const item of document.querySelectorAll("article table"))
-    if (item.getBoundingClientRect().right > page.clientWidth && !scrolls(item.parentElement)) say(item, "table is cut off");
+    if (item.getBoundingClientRect().right > page.clientWidth && !scrolls(item.parentElement))
+      say(item, "table is cut off");
   for (const item of document.querySelectorAll("article img")) {
     const box = item.getBoundingClientRect();
     if (box.right > page.clientWidth + 1) say(item, "picture is cut off");

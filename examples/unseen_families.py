@@ -337,7 +337,10 @@ def report(found: dict[str, dict[str, list[float]]], methods: dict[str, Method],
     inside = [np.mean([items[place].within10 for items in scores.values()]) for place in range(len(names))]
     click.echo(f"{'mean':16}" + "".join(f"{value:16.1%}" for value in means) + f"{inside[-1]:16.0%}")
     click.echo(f"{'within 10 %':16}" + "".join(f"{value:16.0%}" for value in inside))
-    draw({case: {name: item.mape for name, item in zip(names, items, strict=True)} for case, items in scores.items()}, out)
+    draw(
+        {case: {name: item.mape for name, item in zip(names, items, strict=True)} for case, items in scores.items()},
+        out,
+    )
 
 
 def say(name: str, found: Scores, seconds: float) -> None:
@@ -406,7 +409,9 @@ def transfer(networks: Networks, platform: str, graph: GraphPredictor, out: Path
         axes = figure.subplots()
         for name, points in rows.items():
             axes.plot([count for count, _ in points], [100 * error for _, error in points], "o-", label=name)
-        axes.set(xscale="log", xlabel=f"networks measured on {platform}", ylabel="mean absolute error [%]", ylim=(0, None))
+        axes.set(
+            xscale="log", xlabel=f"networks measured on {platform}", ylabel="mean absolute error [%]", ylim=(0, None)
+        )
         counts = sorted({count for points in rows.values() for count, _ in points})
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()

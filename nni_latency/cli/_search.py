@@ -63,9 +63,7 @@ class ParetoOptions:
         metavar=ESTIMATOR,
         rare=True,
     )
-    samples: int = option(
-        "Random networks of --plot, and as many searched ones.", type=click.IntRange(2), default=40
-    )
+    samples: int = option("Random networks of --plot, and as many searched ones.", type=click.IntRange(2), default=40)
 
     def plane(self, first: nas.LatencyProfiler, searched: Searched) -> _Plane | None:
         """Return the two costs that are drawn against each other; None where it is accuracy against cost.
@@ -333,7 +331,15 @@ def _run(
         }
         if one_shot:
             return nas.run_search(
-                space, dataset, strategy, settings, limit=aim.limit, fill=aim.fill, against=against, on_epoch=on_step, **how
+                space,
+                dataset,
+                strategy,
+                settings,
+                limit=aim.limit,
+                fill=aim.fill,
+                against=against,
+                on_epoch=on_step,
+                **how,
             )
         return nas.run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **how)
 

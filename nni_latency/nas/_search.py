@@ -261,7 +261,9 @@ def run_search(
             network, dataset, settings, on_final_epoch,
             checkpoint=checkpoint, sample=sample, history=recorder.history, on_batch=on_final_batch,
         )  # fmt: skip
-    return SearchResult(sample, network, _costs_of(strategy, profiler).profile(sample), accuracy, tuple(recorder.history), compared)
+    return SearchResult(
+        sample, network, _costs_of(strategy, profiler).profile(sample), accuracy, tuple(recorder.history), compared
+    )
 
 
 def steps_of(state: SearchState | None, kind: type[Step]) -> list[Step]:

@@ -1,4 +1,4 @@
-"""What all pictures share: size, style, colours, axes, bands of error, drift, the file, predictions of held-out data."""
+"""What all pictures share: size, style, colours, axes, bands of error, drift, the file, held-out predictions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LINE = 102
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 #: How every picture looks.
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": TEXT,
     "figure.titlesize": TITLE,
@@ -122,7 +122,9 @@ def draw_drift(axes: Any, drift: Sequence[float]) -> None:
 
 
 @contextlib.contextmanager
-def picture(out: str | Path, title: str, *, height: float, layout: str | None = "constrained") -> Iterator[Figure]:
+def picture(
+    out: str | Path, title: str, *, height: float, layout: Literal["constrained"] | None = "constrained"
+) -> Iterator[Figure]:
     """Make a figure in the style of all pictures, as wide as the documentation shows it, and save it at the end.
 
     Parameters
@@ -133,7 +135,7 @@ def picture(out: str | Path, title: str, *, height: float, layout: str | None = 
         What the picture shows, with its number; lines are wrapped.
     height : float
         Of the figure [inch]; its width is 7.67 inches.
-    layout : str or None, default="constrained"
+    layout : "constrained" or None, default="constrained"
         Layout engine of matplotlib; None places the title at the top and leaves the rest to the caller.
 
     Yields

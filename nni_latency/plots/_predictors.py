@@ -223,7 +223,7 @@ def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
     scores = predictors.scores()
     assert scores is not None
     title = (
-        f"{number_of(scores.n, 'kernel')} that their models had not seen: {format_percent(scores.within10)} within 10 %, "
+        f"{number_of(scores.n, 'kernel')} that models had not seen: {format_percent(scores.within10)} within 10 %, "
         f"RMSPE {format_percent(scores.rmspe)}\nKernels on {predictors.platform.id}"
     )
     with picture(out, title, height=6.4) as figure:
@@ -350,7 +350,8 @@ def _held_out_networks(predictor: GraphPredictor) -> dict[str, HeldOut]:
             name = platform.id if _device(predictor) is None else platform.id.removeprefix(f"{platform.device}.")
             factor = float(np.exp(np.median(predictor.widths_[known, place])))
             found[name] = HeldOut(measured, measured * np.exp(errors[known]), factor=factor)
-    return found
+    # Those with the most networks have colours of their own.
+    return dict(sorted(found.items(), key=lambda item: -len(item[1].measured)))
 
 
 def _device(predictor: GraphPredictor) -> str | None:

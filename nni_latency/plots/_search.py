@@ -271,10 +271,10 @@ def _compared(points: Sequence[ParetoPoint], x: str, y: str, limit: float | None
                 f"Within the target, the best of {len(searched)} searched networks reaches {format_percent(best[0])}, "
                 f"of {len(drawn)} random ones {format_percent(best[1])}"
             )
-    front = pareto_front([*searched, *drawn], x, y)
-    ours = sum(point.searched for point in front)
+    best_of_both = pareto_front([*searched, *drawn], x, y)
+    ours = sum(point.searched for point in best_of_both)
     return (
-        f"{ours} of the {number_of(len(front), 'network')} on the front were searched: {len(searched)} searched "
+        f"{ours} of the {number_of(len(best_of_both), 'network')} on the front were searched: {len(searched)} searched "
         f"against {len(drawn)} random ones"
     )
 
@@ -292,7 +292,9 @@ def _draw_front(axes: Any, points: Sequence[ParetoPoint], x: str, y: str) -> Non
 
     axes.plot(*at(front), "-", color=DARK, lw=1, label=f"front: no other one beats these in both {x} and {y}")
     if drawn:
-        axes.plot(*at(drawn), "o", color=GREY, alpha=0.7, label=f"{len(drawn)} drawn at random" if searched else "networks")
+        axes.plot(
+            *at(drawn), "o", color=GREY, alpha=0.7, label=f"{len(drawn)} drawn at random" if searched else "networks"
+        )
     if searched:
         axes.plot(*at(searched), "D", color=BLUE, label=f"{len(searched)} searched, each for a limit of its own")
     if found:

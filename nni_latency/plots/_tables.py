@@ -271,7 +271,9 @@ def _draw_ratios(axes: Any, comparison: TableComparison) -> None:
     most = max(0.05, float(np.quantile(np.abs(np.log(known / middle)), 0.85)) if len(known) else 0.05)
     ends = middle * np.exp(-most), middle * np.exp(most)
     norm: Normalize = LogNorm(*ends)
-    image = axes.imshow(numbers, aspect="auto", cmap=matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.93"), norm=norm)
+    image = axes.imshow(
+        numbers, aspect="auto", cmap=matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.93"), norm=norm
+    )
     _name_cells(axes, image, numbers, list(ratios), names)
     axes.set_title(f"Ratio of every candidate; white: the median, {comparison.ratio:.3g}; grey: not in both")
     beyond = bool((known < ends[0]).any()), bool((known > ends[1]).any())

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from nni_latency.errors import OutputError
-
 from nni_latency.plots import picture
 
 # Private: what every picture is made of, tested once.
