@@ -43,6 +43,8 @@ numpydoc_class_members_toctree = False
 html_theme = "furo"
 html_math_renderer = "mathml"
 html_title = f"nni_latency {release}"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 
 
 class Notebook(SphinxDirective):

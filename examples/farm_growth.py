@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib.pyplot as plt
 import nni_latency_farm as farm
 from distributed.scheduler import heartbeat_interval
 from nni_latency_farm.testing import FarmOfProcesses
@@ -34,6 +33,7 @@ from torch import nn
 
 from nni_latency.measurement import Protocol, Stage, Subject
 from nni_latency.platforms import Platform
+from nni_latency.plots import picture
 from nni_latency.testing import FakeDevice
 
 #: Workers that are measured, and how long their jobs are [s].
@@ -321,25 +321,35 @@ def draw(
     out: Path,
 ) -> None:
     """Draw jobs a second against workers, measured and simulated, and how long a million networks take."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for length in LONG_SLICES:
-        points = [point for point in grown if point.slice == length]
-        left.plot(
-            [point.workers for point in points], [point.rate for point in points], label=f"slices of {length:g} s"
+    capacity = 1 / costs.scheduler
+    title = (
+        f"One scheduler serves about {round(capacity, -1):.0f} jobs a second, however many workers there are\n"
+        "Farms of up to 8 workers, measured, and of up to 1,000, simulated"
+    )
+    with picture(out, title, height=4.2) as figure:
+        left, right = figure.subplots(1, 2)
+        for length in LONG_SLICES:
+            points = [point for point in grown if point.slice == length]
+            places = [point.workers for point in points], [point.rate for point in points]
+            left.plot(*places, label=f"slices of {length:g} s")
+        left.axhline(capacity, color="0.5", linestyle="--", label="the scheduler's processor is busy")
+        for length, marker in zip(SLICES, "osD", strict=True):
+            points = [point for point in measured if point.slice == length]
+            places = [point.workers for point in points], [point.rate for point in points]
+            left.plot(*places, marker, color="black", mfc="none", label=f"measured, slices of {length:g} s")
+        left.set(
+            xscale="log", yscale="log", xlabel="workers", ylabel="jobs a second", title="What the scheduler can do"
         )
-    left.axhline(1 / costs.scheduler, color="0.5", linestyle="--", label="the scheduler's processor is busy")
-    for length, marker in zip(SLICES, "osD", strict=True):
-        points = [point for point in measured if point.slice == length]
-        places = [point.workers for point in points], [point.rate for point in points]
-        left.plot(*places, marker, color="black", mfc="none", label=f"measured, slices of {length:g} s")
-    left.set(xscale="log", yscale="log", xlabel="workers", ylabel="jobs a second", title="What the scheduler can do")
-    left.legend(fontsize=7)
-    right.plot([workers for workers, _ in durations], [seconds / 86400 for _, seconds in durations], "o-")
-    ideal = SUBJECTS / BATCH * BATCH_TIME / 86400
-    right.plot([workers for workers, _ in durations], [ideal / workers for workers, _ in durations], "--", color="0.5")
-    right.set(xscale="log", yscale="log", xlabel="workers", ylabel="days", title="A million networks")
-    right.annotate("dashed: a farm that costs nothing", (0.05, 0.06), xycoords="axes fraction", fontsize=8)
-    figure.savefig(out, dpi=130)
+        figure.legend(loc="outside lower center", ncols=3)
+        right.plot([workers for workers, _ in durations], [seconds / 86400 for _, seconds in durations], "o-")
+        ideal = SUBJECTS / BATCH * BATCH_TIME / 86400
+        right.plot(
+            [workers for workers, _ in durations], [ideal / workers for workers, _ in durations], "--", color="0.5"
+        )
+        right.set(xscale="log", yscale="log", xlabel="workers", ylabel="days", title="A million networks")
+        right.annotate("dashed: a farm that costs nothing", (0.05, 0.06), xycoords="axes fraction")
+        for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+            axis.set_major_formatter("{x:g}")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from nni_latency.kernels import KERNEL_PROTOCOL, Aim, KernelPredictors, Sampling, Standing, build_predictors, find_types
 from nni_latency.measurement import MemoryStore
+from nni_latency.plots import picture
 from nni_latency.plugins import load_registry
 
 #: Kernels in the beginning, and those that are never learned from, of each kind.
@@ -73,16 +72,15 @@ def at_the_end(found: KernelPredictors) -> float:
 
 def draw(curves: dict[str, Curve], runtime: str, out: Path) -> None:
     """Draw the share of test kernels within 10 % against how many were measured."""
-    figure = Figure(figsize=(6.6, 4.6), layout="constrained")
-    axes = figure.subplots()
-    for colour, (way, curve) in zip(("#0072B2", "#D55E00"), curves.items(), strict=True):
-        points = zip(*[(kernels, 100 * share) for kernels, share in curve], strict=True)
-        axes.plot(*points, "o-", color=colour, label=WAYS[way])
-    axes.set(ylim=(0, 100), xlabel="kernels measured", ylabel="test kernels within 10 % [%]")
-    axes.set_title(f"Kernels that were never sampled, {runtime}")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(out, dpi=130)
+    ends = " against ".join(f"{curve[-1][1]:.0%} ({WAYS[way].split(':')[0]})" for way, curve in curves.items())
+    title = f"Kernels never sampled, within 10 %: {ends.replace('%', ' %')}\nTest kernels in {runtime}"
+    with picture(out, title, height=3.8) as figure:
+        axes = figure.subplots()
+        for way, curve in curves.items():
+            points = zip(*[(kernels, 100 * share) for kernels, share in curve], strict=True)
+            axes.plot(*points, "o-", label=WAYS[way])
+        axes.set(ylim=(0, 100), xlabel="kernels measured", ylabel="test kernels within 10 % [%]")
+        axes.legend()
 
 
 if __name__ == "__main__":

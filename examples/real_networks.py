@@ -38,7 +38,6 @@ import click
 import numpy as np
 import onnx
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
@@ -66,6 +65,7 @@ from nni_latency.loading import load_runtime
 from nni_latency.measurement import Progress
 from nni_latency.operators import InputShape, load_onnx
 from nni_latency.platforms import Platform
+from nni_latency.plots import picture
 from nni_latency.units import format_seconds, number_of
 
 Array = NDArray[np.float64]
@@ -467,16 +467,21 @@ def as_dict(tested: Tested) -> dict[str, Any]:
 
 def draw(tested: Sequence[Tested], out: Path) -> None:
     """Draw predicted against measured, a panel for every platform."""
-    figure = Figure(figsize=(6.4 * len(tested), 6.6), layout="constrained")
-    panels = figure.subplots(1, len(tested), squeeze=False)[0]
-    for axes, item in zip(panels, tested, strict=True):
-        draw_platform(axes, item)
-    handles, labels = panels[0].get_legend_handles_labels()
-    hollow = Line2D([], [], marker="o", markerfacecolor="white", color="grey", linestyle="")
-    figure.legend(
-        [*handles, hollow], [*labels, "measured outside of the interval"], loc="outside lower center", ncols=4
-    )
-    figure.savefig(out, dpi=120)
+    answers = [item for one in tested for item in one.real if item.estimate is not None]
+    error = float(np.median([abs(item.error) for item in answers])) if answers else float("nan")
+    title = (
+        f"{len(answers)} latencies of networks that others trained and exported: median error {error:.1%}\n"
+        "Real files, predicted and measured, by platform"
+    ).replace("%", " %")
+    with picture(out, title, height=0.9 + 4.0 * len(tested)) as figure:
+        panels = figure.subplots(len(tested), 1, squeeze=False)[:, 0]
+        for axes, item in zip(panels, tested, strict=True):
+            draw_platform(axes, item)
+        handles, labels = panels[0].get_legend_handles_labels()
+        hollow = Line2D([], [], marker="o", markerfacecolor="white", color="grey", linestyle="")
+        figure.legend(
+            [*handles, hollow], [*labels, "measured outside of the interval"], loc="outside lower center", ncols=4
+        )
 
 
 def draw_platform(axes: Axes, tested: Tested) -> None:
@@ -496,7 +501,7 @@ def draw_platform(axes: Axes, tested: Tested) -> None:
     name_worst(axes, answered, ends)
     row = tested.rows[-1]
     figures = f"{row.answered} of {row.run} answered, median error {row.median:.0%}, {row.inside:.0%} inside"
-    axes.set_title(f"{tested.title.replace(', ', chr(10))}\n{figures}", fontsize=9)
+    axes.set_title(f"{tested.title}: {figures}")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured [ms]", ylabel="predicted [ms]")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator())
@@ -592,7 +597,7 @@ class Names:
             transform=self._axes.transAxes,
             horizontalalignment="right" if is_left else "left",
             verticalalignment="center",
-            fontsize=8,
+            fontsize=7,
         )
 
     def _places(self, item: Result) -> tuple[float, ...]:

@@ -14,13 +14,13 @@ import statistics
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from nni_latency import FBNetSpace, LookupTable, TableEstimator
 from nni_latency.estimators import estimate_selection, score
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import Runtime, TorchEager
 from nni_latency.operators import Features, features_of
+from nni_latency.plots import picture
 from nni_latency.plugins import load_registry
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, build_table, measure_networks, reference_networks
 from nni_latency.validation import draw_networks
@@ -134,19 +134,25 @@ def draw(
     out: Path,
 ) -> None:
     """Draw what each table predicts against what was measured in the deployed runtime."""
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    axes = figure.add_subplot()
     measured = np.array(list(truth.values())) * 1e3
-    for (name, table), marker in zip(tables.items(), "xo", strict=True):
-        predicted = [predict(table, plan, networks[key]) * 1e3 for key in truth]
-        axes.plot(measured, predicted, marker, label=f"table of {name}", alpha=0.8)
-    limits = [0, float(measured.max()) * 1.1]
-    axes.plot(limits, limits, color="grey", linewidth=1, label="as measured")
-    deployed = list(tables)[-1]
-    axes.set(xlabel=f"measured in {deployed} [ms]", ylabel="predicted [ms]", xlim=limits)
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(out, dpi=120)
+    predicted = {
+        name: np.array([predict(table, plan, networks[key]) for key in truth]) * 1e3 for name, table in tables.items()
+    }
+    (other, deployed) = tables
+    off = {name: float(np.mean(np.abs(values / measured - 1))) for name, values in predicted.items()}
+    title = (
+        f"Latency in {deployed}: its own table is {off[deployed]:.1%} off, that of {other} {off[other]:.0%}\n"
+        f"{len(truth)} networks of FBNet's space, measured in {deployed}"
+    ).replace("%", " %")
+    with picture(out, title, height=4.2) as figure:
+        axes = figure.subplots()
+        for (name, values), marker in zip(predicted.items(), "so", strict=True):
+            axes.plot(measured, values, marker, label=f"table of {name}", alpha=0.8)
+        limits = [0, float(measured.max()) * 1.1]
+        axes.plot(limits, limits, color="grey", lw=1, label="as measured")
+        axes.set(xlabel=f"measured in {deployed} [ms]", ylabel="predicted [ms]", xlim=limits)
+        axes.set_ylim(bottom=0)
+        axes.legend()
 
 
 if __name__ == "__main__":

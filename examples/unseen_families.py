@@ -30,8 +30,6 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 from sklearn.base import clone
 from torch import nn
@@ -44,9 +42,13 @@ from nni_latency.graphs import MIXED, GraphPredictor, MeasuredNetwork
 from nni_latency.loading import load_kernels
 from nni_latency.operators import Features, OpSpec, work_of
 from nni_latency.platforms import Platform
+from nni_latency.plots import picture
 
 Array = NDArray[np.float64]
 Networks = Sequence[MeasuredNetwork]
+
+#: Marks and colours of methods in the picture, the last of which is `GraphPredictor`.
+_OTHERS, _OURS = [("^", "0.6"), ("s", "C4"), ("D", "C1"), ("v", "C2")], ("o", "C0")
 
 #: A way to predict: takes what it learns from and what it predicts, and returns seconds.
 Method = Callable[[Networks, Networks], Array]
@@ -305,7 +307,7 @@ def hold_out(networks: Networks, families: Sequence[str]) -> Case:
     )
 
 
-def compare(cases: Sequence[Case], methods: dict[str, Method], path: Path, picture: Path) -> None:
+def compare(cases: Sequence[Case], methods: dict[str, Method], path: Path, out: Path) -> None:
     """Predict every case by every method, print a table and draw it."""
     found: dict[str, dict[str, list[float]]] = json.loads(path.read_text()) if path.is_file() else {}
     for known, unknown in cases:
@@ -321,10 +323,10 @@ def compare(cases: Sequence[Case], methods: dict[str, Method], path: Path, pictu
                 say(f"{case} {name}", score(rows[name], rows["measured"]), time.monotonic() - begin)
             write_atomically(path, json.dumps(found))
     wanted = [case for _, unknown in cases for case in unknown]
-    report({case: found[case] for case in sorted(wanted)}, methods, picture)
+    report({case: found[case] for case in sorted(wanted)}, methods, out)
 
 
-def report(found: dict[str, dict[str, list[float]]], methods: dict[str, Method], picture: Path) -> None:
+def report(found: dict[str, dict[str, list[float]]], methods: dict[str, Method], out: Path) -> None:
     """Print how well every case is predicted, and draw it."""
     names = [name for name in methods if all(name in rows for rows in found.values())]
     click.echo("\n" + f"{'MAPE':16}" + "".join(f"{name:>16}" for name in names) + f"{'within 10 %':>16}")
@@ -335,7 +337,10 @@ def report(found: dict[str, dict[str, list[float]]], methods: dict[str, Method],
     inside = [np.mean([items[place].within10 for items in scores.values()]) for place in range(len(names))]
     click.echo(f"{'mean':16}" + "".join(f"{value:16.1%}" for value in means) + f"{inside[-1]:16.0%}")
     click.echo(f"{'within 10 %':16}" + "".join(f"{value:16.0%}" for value in inside))
-    draw(found, names, scores, picture)
+    draw(
+        {case: {name: item.mape for name, item in zip(names, items, strict=True)} for case, items in scores.items()},
+        out,
+    )
 
 
 def say(name: str, found: Scores, seconds: float) -> None:
@@ -346,40 +351,27 @@ def say(name: str, found: Scores, seconds: float) -> None:
     )
 
 
-def draw(
-    found: dict[str, dict[str, list[float]]], names: list[str], scores: dict[str, list[Scores]], out: Path
-) -> None:
-    """Draw predicted against measured, and the error of every method by family."""
-    figure = Figure(figsize=(13, 5.5), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
-    for number, (case, rows) in enumerate(found.items()):
-        measured, predicted = (np.array(rows[name]) * 1e3 for name in ("measured", names[-1]))
-        left.plot(measured, predicted, "osv^D<>"[number % 7], markersize=4, color=f"C{number % 10}", label=case)
-    values = np.concatenate([np.array(rows[name]) * 1e3 for rows in found.values() for name in ("measured", names[-1])])
-    ends = np.array([values.min() * 0.9, values.max() * 1.1])
-    left.plot(ends, ends, color="black", linewidth=0.8)
-    left.fill_between(ends, 0.9 * ends, 1.1 * ends, color="grey", alpha=0.25, linewidth=0, label="within 10 %")
-    left.set(
-        xscale="log",
-        yscale="log",
-        xlabel="measured [ms]",
-        ylabel=f"predicted by {names[-1]} [ms]",
-        xlim=ends,
-        ylim=ends,
-    )
-    for axis in (left.xaxis, left.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    left.legend(fontsize=7, ncols=2)
-    width = 0.8 / len(names)
-    for place, name in enumerate(names):
-        heights = [items[place].mape * 100 for items in scores.values()]
-        right.bar(np.arange(len(heights)) + (place - len(names) / 2 + 0.5) * width, heights, width, label=name)
-    right.set(ylabel="mean absolute error [%]", ylim=(0, 60))
-    right.set_xticks(range(len(scores)), list(scores), rotation=60, ha="right")
-    right.legend()
-    figure.savefig(out, dpi=120)
+def draw(errors: dict[str, dict[str, float]], out: Path) -> None:
+    """Draw the mean absolute error of every method by family, the best predicted family at the top."""
+    order = sorted(errors, key=lambda case: errors[case][list(errors[case])[-1]], reverse=True)
+    names = list(errors[order[0]])
+    means = {name: np.mean([errors[case][name] for case in order]) for name in names}
+    others = ", ".join(f"{name} {means[name]:.1%}" for name in names[-2::-1])
+    title = (
+        f"{len(order)} families never seen: {names[-1]} {means[names[-1]]:.1%} off, {others}\n"
+        "Mean absolute error of each family by a predictor that learned from the others"
+    ).replace("%", " %")
+    with picture(out, title, height=1.3 + 0.21 * len(order)) as figure:
+        axes = figure.subplots()
+        for name, (marker, colour) in zip(names, [*_OTHERS[: len(names) - 1], _OURS], strict=True):
+            axes.plot([100 * errors[case][name] for case in order], range(len(order)), marker, color=colour, label=name)
+        for row, case in enumerate(order):
+            ends = [100 * find(errors[case].values()) for find in (min, max)]
+            axes.plot(ends, [row, row], color="0.8", lw=1, zorder=0)
+        axes.set_yticks(range(len(order)), order)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("mean absolute error [%]")
+        axes.legend(loc="lower right")
     click.echo(f"Wrote {out}")
 
 
@@ -410,17 +402,20 @@ def transfer(networks: Networks, platform: str, graph: GraphPredictor, out: Path
             say(f"{name} {count}", found, 0.0)
             rows.setdefault(name, []).append((count, found.mape))
     write_atomically(out / f"transfer.{platform}.json", json.dumps(rows))
-    figure = Figure(figsize=(6, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for name, points in rows.items():
-        axes.plot([count for count, _ in points], [100 * error for _, error in points], "o-", label=name)
-    axes.set(xscale="log", xlabel=f"networks measured on {platform}", ylabel="mean absolute error [%]", ylim=(0, None))
-    counts = sorted({count for points in rows.values() for count, _ in points})
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(out / "transfer.png", dpi=120)
+    best = {name: points[-1][1] for name, points in rows.items()}
+    said = ", ".join(f"{name} {error:.1%}" for name, error in best.items()).replace("%", " %")
+    title = f"Error on {platform} after {max(count for count, _ in rows['pretrained, chosen'])} networks: {said}"
+    with picture(out / "transfer.png", title, height=3.8) as figure:
+        axes = figure.subplots()
+        for name, points in rows.items():
+            axes.plot([count for count, _ in points], [100 * error for _, error in points], "o-", label=name)
+        axes.set(
+            xscale="log", xlabel=f"networks measured on {platform}", ylabel="mean absolute error [%]", ylim=(0, None)
+        )
+        counts = sorted({count for points in rows.values() for count, _ in points})
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.legend()
     click.echo(f"Wrote {out / 'transfer.png'}")
 
 

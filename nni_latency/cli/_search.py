@@ -54,16 +54,16 @@ class ParetoOptions:
     """What is drawn besides the path of the search."""
 
     plot: Path | None = output_option(
-        "PNG file of the Pareto front: accuracy against cost of what was tried or, with --second-estimator and for a "
-        "weighted sum, one cost against the other.",
+        "Picture of the Pareto front, PNG or SVG: searched and random networks by accuracy and cost; with "
+        "--second-estimator, by two costs.",
         rare=True,
     )
     second_estimator: str | None = option(
-        "Estimator of another cost, such as energy, for --plot: random networks of the space, and the one found.",
+        "Estimator of another cost, such as energy, for --plot.",
         metavar=ESTIMATOR,
         rare=True,
     )
-    samples: int = option("Random networks that are drawn by their two costs.", type=click.IntRange(2), default=200)
+    samples: int = option("Random networks of --plot, and as many searched ones.", type=click.IntRange(2), default=40)
 
     def plane(self, first: nas.LatencyProfiler, searched: Searched) -> _Plane | None:
         """Return the two costs that are drawn against each other; None where it is accuracy against cost.
@@ -73,19 +73,19 @@ class ParetoOptions:
         Parameters
         ----------
         first : LatencyProfiler
-            The costs that the search obeys; of a weighted sum the first two that it adds up are drawn.
+            The costs that the search obeys.
         searched : Searched
             The space.
         """
-        if self.second_estimator is not None:
-            if self.plot is None:
-                raise InvalidValueError("--second-estimator is drawn by --plot. Name a file for the picture.")
-            return first, _profiler(searched, loading.load_estimator(self.second_estimator))
-        estimator = first.estimator
-        if self.plot is None or not (isinstance(estimator, estimators.TableEstimator) and estimator.addends):
+        if self.second_estimator is None:
             return None
-        across, up = (_profiler(searched, part) for _, part in estimator.addends[:2])
-        return across, up
+        if self.plot is None:
+            raise InvalidValueError("--second-estimator is drawn by --plot. Name a file for the picture.")
+        return first, _profiler(searched, loading.load_estimator(self.second_estimator))
+
+    def drawn(self, searched: Searched, seed: int) -> list[Any]:
+        """Draw the random networks of the picture; none where there is no picture."""
+        return [] if self.plot is None else spaces.draw_samples(searched.make(), self.samples, seed)
 
 
 def _profiler(searched: Searched, estimator: estimators.Estimator) -> nas.LatencyProfiler:
@@ -98,32 +98,35 @@ def draw_trade_off(found: Found, asked: ParetoOptions, plane: _Plane | None) -> 
     """Draw the picture if it was asked for."""
     if asked.plot is None:
         return
-    title = f"{found.searched.name}, {found.aim.profiler.estimator.platform.id}"
-    if plane is None:
-        points = [plots.ParetoPoint(step.latency, step.accuracy, str(step.index + 1)) for step in found.result.history]
-        best = plots.ParetoPoint(found.result.latency, found.result.accuracy, found=True)
-        names = "trials" if any(isinstance(step, nas.Trial) for step in found.result.history) else "epochs"
-        title = f"{title}: {names} on {found.options.dataset}"
-        metric = found.aim.profiler.cost.metric
-        plots.draw_pareto([*points, best], asked.plot, x=metric, y=plots.ACCURACY, title=title)
+    result, metric = found.result, found.aim.profiler.cost.metric
+    title = f"{found.searched.name} on {found.aim.profiler.estimator.platform.id}"
+    if plane is not None:
+        _draw_two_costs(found, asked, plane, title)
         return
+    if result.compared:
+        points = [plots.ParetoPoint(item.latency, item.accuracy, searched=item.searched) for item in result.compared]
+        title = f"{title}: accuracy on {found.options.dataset} with the weights of the supernet"
+    else:
+        points = [plots.ParetoPoint(step.latency, step.accuracy, str(step.index + 1)) for step in result.history]
+        names = "trials" if any(isinstance(step, nas.Trial) for step in result.history) else "epochs"
+        title = f"{title}: {names} on {found.options.dataset}"
+    points.append(plots.ParetoPoint(result.latency, result.accuracy, found=True))
+    plots.draw_pareto(points, asked.plot, x=metric, y=plots.ACCURACY, title=title, limit=found.options.target)
+
+
+def _draw_two_costs(found: Found, asked: ParetoOptions, plane: _Plane, title: str) -> None:
     first, second = plane
-    drawn = spaces.draw_samples(found.searched.make(), asked.samples, found.options.seed)
-    points = [plots.ParetoPoint(first.profile(sample), second.profile(sample)) for sample in drawn]
+    drawn = [(sample, False) for sample in asked.drawn(found.searched, found.options.seed)]
+    searched = [(item.sample, True) for item in found.result.compared if item.searched]
+    points = [
+        plots.ParetoPoint(first.profile(sample), second.profile(sample), searched=ours)
+        for sample, ours in (*drawn, *searched)
+    ]
     sample = found.result.sample
     points.append(plots.ParetoPoint(first.profile(sample), second.profile(sample), "found", found=True))
     if second.estimator.platform.id != first.estimator.platform.id:
         title = f"{title} and {second.estimator.platform.id}"
-    metrics = {"x": first.cost.metric, "y": second.cost.metric}
-    plots.draw_pareto(points, asked.plot, **metrics, title=title, target=_target_line(found, asked))
-
-
-def _target_line(found: Found, asked: ParetoOptions) -> tuple[float, float, float] | None:
-    """Return the weights and the target of a weighted sum whose two costs are drawn."""
-    if asked.second_estimator is not None or len(found.addends) != 2:
-        return None
-    first, second = found.addends
-    return first.weight, second.weight, found.options.target
+    plots.draw_pareto(points, asked.plot or "", x=first.cost.metric, y=second.cost.metric, title=title)
 
 
 @click.command("search", cls=WritingCommand)
@@ -181,7 +184,10 @@ def command(
     print_lines(remarks(), [unmeasured] if unmeasured else [])
     outputs().empty(options.out, FOLDER)
     with user_code("The search", 0.0):
-        result = _run(network, dataset, strategy, aim, settings, checkpoint, one_shot=nas.is_one_shot(name))
+        result = _run(
+            network, dataset, strategy, aim, settings, checkpoint,
+            against=trade_off.drawn(searched, options.seed), one_shot=nas.is_one_shot(name),
+        )  # fmt: skip
     found = Found(
         searched=searched,
         strategy=name,
@@ -307,6 +313,7 @@ def _run(
     settings: nas.SearchSettings,
     checkpoint: nas.Checkpoint,
     *,
+    against: list[Any],
     one_shot: bool,
 ) -> nas.SearchResult:
     console = remarks()
@@ -324,7 +331,15 @@ def _run(
         }
         if one_shot:
             return nas.run_search(
-                space, dataset, strategy, settings, limit=aim.limit, fill=aim.fill, on_epoch=on_step, **how
+                space,
+                dataset,
+                strategy,
+                settings,
+                limit=aim.limit,
+                fill=aim.fill,
+                against=against,
+                on_epoch=on_step,
+                **how,
             )
         return nas.run_trials(space, dataset, strategy, settings, trials=aim.trials, on_trial=on_step, **how)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities.exceptions import SIGTERMException
@@ -19,10 +21,10 @@ from torch import nn
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.nas._checkpoint import Checkpoint, SearchState, put_back, put_back_random, tensors_of
 from nni_latency.nas._datasets import Dataset, split
-from nni_latency.nas._derive import found_sample, freeze_trained
+from nni_latency.nas._derive import found_sample, freeze_trained, likeliest_sample
 from nni_latency.nas._fbnet import FBNet
 from nni_latency.nas._nni import Classification, ModelSpace, NasExperiment
-from nni_latency.nas._penalty import LatencyPenalty
+from nni_latency.nas._penalty import LatencyPenalty, architecture_logits
 from nni_latency.nas._profiler import LatencyProfiler
 from nni_latency.nas._settings import SearchSettings
 from nni_latency.nas._strategies import check_images
@@ -39,6 +41,9 @@ from nni_latency.nas._training import (
 )
 from nni_latency.platforms import torch_threads
 from nni_latency.spaces import check_sample
+
+#: Least share of a limit that a network which is compared uses.
+_CLOSE = 0.95
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,28 @@ class Trial:
     sample: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A network with the weights that it has in the supernet at the end of a search.
+
+    Parameters
+    ----------
+    sample : dict
+        The network, ``{label: choice}``.
+    latency : float
+        Its estimated cost, in the SI unit of the metric.
+    accuracy : float
+        Share of the held-out images that it classifies correctly, normalised by the statistics of each batch.
+    searched : bool
+        Whether it is the most probable network within a limit of its own, and not one that the search is compared with.
+    """
+
+    sample: dict[str, Any]
+    latency: float
+    accuracy: float
+    searched: bool
+
+
 Step = TypeVar("Step", Epoch, Trial)
 
 
@@ -115,6 +142,8 @@ class SearchResult:
         Share of the held-out images that it classifies correctly.
     history : tuple of Epoch or of Trial
         The epochs of a search in a supernet, or the trials of one in many.
+    compared : tuple of Compared, default=()
+        Networks of the supernet, where the search was compared with others.
     """
 
     sample: dict[str, Any]
@@ -122,6 +151,7 @@ class SearchResult:
     latency: float
     accuracy: float
     history: tuple[Epoch, ...] | tuple[Trial, ...]
+    compared: tuple[Compared, ...] = ()
 
 
 def run_search(
@@ -133,6 +163,7 @@ def run_search(
     profiler: LatencyProfiler | None = None,
     limit: float | None = None,
     fill: float | None = None,
+    against: Sequence[Mapping[str, Any]] = (),
     checkpoint: Checkpoint | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_final_epoch: Callable[[int], None] = lambda index: None,
@@ -162,6 +193,10 @@ def run_search(
         baseline: the network is the one that `found_sample` takes.
     fill : float, optional
         Least share of the limit that the network found is to use, for the same strategies.
+    against : sequence of mapping, default=()
+        Networks to compare the search with, such as random ones: as `SearchResult.compared` they are judged with the
+        weights of the supernet, beside as many that it finds most probable within limits over the same range of costs.
+        Of strategies without probabilities by label, and of a search that was interrupted later, there are none.
     checkpoint : Checkpoint, optional
         Where the search saves itself after every epoch. If the file is there, the search goes on from it, and finds
         what it would have found without an interruption.
@@ -197,6 +232,7 @@ def run_search(
     ):
         recorder = _Recorder(dataset, settings, profiler, on_epoch, checkpoint, on_batch)
         for_weights, for_architecture = split(dataset.train, settings.seed)
+        compared: tuple[Compared, ...] = ()
         evaluator = Classification(
             # A table of FBNet is one of a number of classes, which may be more than those of the data set.
             num_classes=check_images(space, dataset.few(2), dataset.num_classes),
@@ -219,14 +255,15 @@ def run_search(
                 sample = _found(experiment, strategy, profiler, limit, fill)
             finally:
                 experiment.stop()
+            compared = _compare(_costs_of(strategy, profiler), dataset, settings, against)
             network = freeze_trained(space, sample)
         accuracy = train_found(
             network, dataset, settings, on_final_epoch,
             checkpoint=checkpoint, sample=sample, history=recorder.history, on_batch=on_final_batch,
         )  # fmt: skip
-    costs = strategy.profiler if isinstance(strategy, FBNet) else profiler
-    assert costs is not None, "the experiment has initialised the strategy"
-    return SearchResult(sample, network, costs.profile(sample), accuracy, tuple(recorder.history))
+    return SearchResult(
+        sample, network, _costs_of(strategy, profiler).profile(sample), accuracy, tuple(recorder.history), compared
+    )
 
 
 def steps_of(state: SearchState | None, kind: type[Step]) -> list[Step]:
@@ -258,6 +295,38 @@ def _found(
     if profiler is not None and limit is not None and isinstance(getattr(strategy, "penalty", None), LatencyPenalty):
         return found_sample(profiler, limit, fill)
     return dict(experiment.export_top_models(1, formatter="dict")[0])
+
+
+def _costs_of(strategy: Any, profiler: LatencyProfiler | None) -> LatencyProfiler:
+    """Return the costs of the space that is searched; FBNet has its own."""
+    costs: LatencyProfiler | None = strategy.profiler if isinstance(strategy, FBNet) else profiler
+    assert costs is not None, "the experiment has initialised the strategy"
+    return costs
+
+
+def _compare(
+    profiler: LatencyProfiler, dataset: Dataset, settings: SearchSettings, against: Sequence[Mapping[str, Any]]
+) -> tuple[Compared, ...]:
+    """Judge networks with the weights of the supernet: these, and as many that it finds most probable."""
+    if not against or not architecture_logits(profiler.space):
+        return ()
+    costs = [profiler.profile(sample) for sample in against]
+    limits = np.linspace(min(costs), max(costs), len(against))
+    # What is drawn must not change how the network found learns.
+    with torch.random.fork_rng():
+        searched = [likeliest_sample(profiler, max=limit, min=_CLOSE * limit) for limit in limits.tolist()]
+        return tuple(
+            Compared(dict(sample), profiler.profile(sample), _judge(profiler.space, sample, dataset, settings), ours)
+            for samples, ours in ((searched, True), (against, False))
+            for sample in samples
+        )
+
+
+def _judge(supernet: Any, sample: Mapping[str, Any], dataset: Dataset, settings: SearchSettings) -> float:
+    """Return the accuracy of a network with the weights of a supernet."""
+    network = copy.deepcopy(freeze_trained(supernet, sample)).train()
+    with batch_statistics(network):
+        return accuracy(network, dataset.valid, settings.batch_size)
 
 
 class _Recorder(Callback):

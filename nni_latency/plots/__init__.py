@@ -1,4 +1,4 @@
-"""Pictures: what was measured and found, as PNG."""
+"""Pictures: what was measured and found, as PNG or SVG, all in one style."""
 
 import lazy_loader
 

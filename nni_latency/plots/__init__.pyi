@@ -1,3 +1,4 @@
+from ._canvas import picture
 from ._networks import draw_fusion, draw_operator_profile
 from ._predictors import (
     draw_evolution,
@@ -30,5 +31,6 @@ __all__ = [
     "draw_table",
     "draw_validation",
     "pareto_front",
+    "picture",
     "plot",
 ]

@@ -1,14 +1,19 @@
-"""What all pictures share: colours, axes, units, bands of error, drift, the file, and predictions of held-out data."""
+"""What all pictures share: size, style, colours, axes, bands of error, drift, the file, held-out predictions."""
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
@@ -22,13 +27,58 @@ GREY, DARK = "#999999", "#666666"
 #: Colours for as many kinds of things, the ones that differ most first.
 PALETTE = (BLUE, VERMILION, GREEN, "#CC79A7", ORANGE, "#56B4E9", "#000000", "#F0E442", GREY)
 
+#: Width of a picture [inch]: the documentation shows it with 736 px, 96 of them an inch.
+WIDTH = 736 / 96
+
+#: Pixels of a PNG for an inch: two for each that is shown.
+_DPI = 192
+
+#: Height of letters [pt]. As shown, a point is 4/3 px, so that no letter is of less than 9 px.
+TITLE, TEXT, SMALL = 9.5, 8.0, 7.0
+
+#: Letters in a line of a title.
+_LINE = 102
+
+#: A space at which no line is broken.
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+#: How every picture looks.
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": TEXT,
+    "figure.titlesize": TITLE,
+    "axes.titlesize": TEXT,
+    "axes.titlelocation": "left",
+    "axes.labelsize": TEXT,
+    "axes.prop_cycle": cycler(color=PALETTE),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.title_fontsize": SMALL,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    # So that the same picture is the same file.
+    "svg.hashsalt": "nni_latency",
+}
+
 #: Axes are short up to this ratio of their ends.
 _SHORT = 200
 
 Array = NDArray[np.float64]
 
 #: Groups that have their own colour in a legend.
-_MOST_GROUPS = 9
+_MOST_GROUPS = 8
+
+#: Groups whose legend has room inside of the axes.
+_INSIDE = 3
+
+#: Names that stand upright side by side, and letters of names that have room to be slanted.
+_COLUMNS, _SLANTED = 56, 400
 
 
 def plain(axes: Any, grid: Literal["both", "x", "y"] = "both") -> None:
@@ -66,23 +116,80 @@ def draw_drift(axes: Any, drift: Sequence[float]) -> None:
     axes.plot(range(1, len(drift) + 1), [seconds * 1e3 for seconds in drift], color=BLUE, lw=1)
     axes.set_xlabel("round")
     axes.set_ylabel("reference [ms]")
-    axes.set_title("Drift of the machine: the reference operator", fontsize=10)
+    swing = max(drift) / min(drift) - 1 if len(drift) and min(drift) > 0 else 0.0
+    axes.set_title(f"A reference operator varies by {swing:.0%}".replace("%", " %"))
     plain(axes)
 
 
-def save_png(figure: Figure, out: str | Path) -> Path:
-    """Write a picture as PNG, whole or not at all, and return where it is.
+@contextlib.contextmanager
+def picture(
+    out: str | Path, title: str, *, height: float, layout: Literal["constrained"] | None = "constrained"
+) -> Iterator[Figure]:
+    """Make a figure in the style of all pictures, as wide as the documentation shows it, and save it at the end.
+
+    Parameters
+    ----------
+    out : str or Path
+        The file: SVG if its name ends in ``.svg``, otherwise PNG.
+    title : str
+        What the picture shows, with its number; lines are wrapped.
+    height : float
+        Of the figure [inch]; its width is 7.67 inches.
+    layout : "constrained" or None, default="constrained"
+        Layout engine of matplotlib; None places the title at the top and leaves the rest to the caller.
+
+    Yields
+    ------
+    matplotlib.figure.Figure
+        What to draw on.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+
+    Examples
+    --------
+    >>> with picture("squares.svg", "The square of 3 is 9", height=3) as figure:  # doctest: +SKIP
+    ...     figure.subplots().plot(range(4), [x * x for x in range(4)])
+    """
+    with matplotlib.rc_context(STYLE):
+        figure: Any = Figure(figsize=(WIDTH, height), layout=layout)
+        place: dict[str, float] = {"y": 1 - 0.08 / height} if layout is None else {}
+        figure.suptitle(wrapped(title), x=0.012, ha="left", **place)
+        yield figure
+        save(figure, out)
+
+
+def wrapped(title: str) -> str:
+    """Break the lines of a title so that they fit into a picture, and not between a number and its unit."""
+    joined = re.sub(r"(?<=\d) (?=\S)", _NO_BREAK, title)
+    return "\n".join(textwrap.fill(line, _LINE) for line in joined.splitlines()).replace(_NO_BREAK, " ")
+
+
+def save(figure: Figure, out: str | Path) -> Path:
+    """Write a picture as SVG or PNG, by its name, whole or not at all, and return where it is.
 
     Raises
     ------
     OutputError
         If it cannot be written.
     """
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    target = Path(out)
+    buffer, target = io.BytesIO(), Path(out)
+    if target.suffix.lower() == ".svg":
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    else:
+        figure.savefig(buffer, format="png", dpi=_DPI)
     write_atomically(target, buffer.getvalue())
     return target
+
+
+def name_columns(axes: Any, names: Sequence[str]) -> None:
+    """Name what stands side by side across axes as wide as the picture: slanted, upright where many, else every nth."""
+    step = -(-len(names) // _COLUMNS)
+    slanted = len(names) * max(map(len, names), default=0) <= _SLANTED
+    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {"rotation": 90}
+    axes.set_xticks(range(0, len(names), step), list(names)[::step], fontsize=SMALL, **turned)
 
 
 @dataclass(frozen=True)
@@ -127,7 +234,11 @@ def draw_held_out(axes: Any, groups: Mapping[str, HeldOut], what: str) -> None:
     logarithmic(axes)
     axes.set_xlabel(f"measured {what}")
     axes.set_ylabel(f"predicted {what}")
-    axes.legend(fontsize=7, loc="upper left", title="bands: 5 and 10 %", title_fontsize=7)
+    if len(groups) > _INSIDE:
+        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "alignment": "left"}
+    else:
+        beside = {"loc": "upper left"}
+    axes.legend(title="bands: 5 and 10 %", markerscale=1.5, **beside)
     plain(axes)
 
 
@@ -143,7 +254,7 @@ def draw_ratios(axes: Any, groups: Mapping[str, HeldOut]) -> None:
     if known:
         _draw_intervals(axes, known)
     axes.axhline(1, color=GREY, lw=1)
-    axes.set_xticks(range(1, len(values) + 1), list(groups), rotation=30, ha="right", fontsize=8)
+    axes.set_xticks(range(1, len(values) + 1), list(groups), rotation=35, ha="right", rotation_mode="anchor")
     logarithmic(axes, "y")
     axes.set_ylabel("predicted over measured")
     plain(axes, "y")
@@ -161,4 +272,4 @@ def _draw_intervals(axes: Any, factors: Sequence[tuple[int, float]]) -> None:
         capsize=4,
         label="interval of a prediction",
     )
-    axes.legend(fontsize=7, loc="best")
+    axes.legend(loc="best")

@@ -7,13 +7,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import FusionRules, OpSpec, Trace, divide, family_of, group_of
-from nni_latency.plots._canvas import BLUE, DARK, GREEN, GREY, ORANGE, PALETTE, VERMILION, plain, save_png
-from nni_latency.units import number_of
+from nni_latency.plots._canvas import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALETTE,
+    SMALL,
+    TEXT,
+    VERMILION,
+    WIDTH,
+    picture,
+    plain,
+)
+from nni_latency.units import format_percent, number_of
 
 if TYPE_CHECKING:
     from nni_latency.profiling import OperatorProfile
@@ -30,17 +42,17 @@ _COLOURS = {
     "other": (GREY, False),
 }
 
-#: Sizes [inch]: a row, a letter, space around a text, between columns, between lanes of edges, above everything.
-_ROW, _BOX, _LETTER, _PADDING, _GAP, _LANE, _HEAD = 0.25, 0.18, 0.062, 0.12, 0.5, 0.07, 0.95
+#: Sizes [inch]: a row, a box, a letter, space around a text, between columns, between lanes of edges, above everything.
+_ROW, _BOX, _LETTER, _PADDING, _GAP, _LANE, _HEAD = 0.185, 0.15, 0.0605, 0.1, 0.3, 0.06, 0.85
 
-#: Widths of a caption, and of the number beside a row [inch].
-_CAPTION, _NUMBER = 1.4, 0.19
+#: Height of a caption, width of the number beside a row, and of both margins [inch].
+_CAPTION, _NUMBER, _MARGIN = 0.3, 0.2, 0.1
 
-#: Rows of a column, and operators of a network that is still drawn.
-_ROWS, _MOST = 36, 500
+#: Rows of a column at least, and operators of a network that is still drawn.
+_ROWS, _MOST = 8, 500
 
 #: Height of a row, and of what surrounds the rows of a platform [inch].
-_BAR, _FRAME = 0.3, 2.2
+_BAR, _FRAME = 0.3, 1.5
 
 #: Ways to add up operators, with their marks.
 _WAYS = (
@@ -74,7 +86,7 @@ class _Row:
 
 
 def draw_fusion(network: Trace, rules: FusionRules, out: str | Path, *, title: str = "") -> Path:
-    """Draw a network before and after its operators are divided into kernels, as PNG.
+    """Draw a network before and after its operators are divided into kernels.
 
     Operators stand in the order of execution, from top to bottom and column by column. A line leads from each to the
     next that takes its result; where that is in another column, the number of the source stands beside it.
@@ -88,7 +100,7 @@ def draw_fusion(network: Trace, rules: FusionRules, out: str | Path, *, title: s
     out : str or Path
         The file.
     title : str, optional
-        What stands above; by default the runtime.
+        What is drawn, below the conclusion; by default the runtime.
 
     Raises
     ------
@@ -104,19 +116,18 @@ def draw_fusion(network: Trace, rules: FusionRules, out: str | Path, *, title: s
         )
     before = [_Row(str(place), [item.op], item.sources) for place, item in enumerate(network.operators)]
     after = _kernels(network, rules)
-    middle = _place(before, 0.0) + _GAP
-    width = max(_place(after, middle) + 0.15, 7.0)
-    height = _HEAD + _ROW - min(row.y for row in (*before, *after))
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, width), ylim=(-height + _HEAD, _HEAD))
-    axes.axis("off")
-    axes.text(0.15, _HEAD - 0.22, title or f"Kernels of {rules.platform.id}", fontsize=11, va="center")
-    _draw_legend(axes, network)
-    _draw_rows(axes, before, f"before: {number_of(len(before), 'operator')}")
-    _draw_rows(axes, after, f"after: {number_of(len(after), 'kernel')}")
-    axes.axvline(middle - _GAP / 2, ymax=(height - 0.6) / height, color=GREY, lw=0.6)
-    return save_png(figure, out)
+    bottom = _place(after, _place(before, -_CAPTION) - 2 * _CAPTION)
+    height = _HEAD - bottom + _MARGIN
+    conclusion = f"{number_of(len(before), 'operator')} run as {number_of(len(after), 'kernel')}"
+    whole = f"{conclusion}\n{title or f'Kernels of {rules.platform.id}'}"
+    with picture(out, whole, height=height, layout=None) as figure:
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, WIDTH), ylim=(_HEAD - height, _HEAD))
+        axes.axis("off")
+        _draw_legend(axes, network)
+        _draw_rows(axes, before, f"before: {number_of(len(before), 'operator')}")
+        _draw_rows(axes, after, f"after: {number_of(len(after), 'kernel')}, whose operators stand side by side")
+    return Path(out)
 
 
 def _kernels(network: Trace, rules: FusionRules) -> list[_Row]:
@@ -130,17 +141,27 @@ def _kernels(network: Trace, rules: FusionRules) -> list[_Row]:
     return rows
 
 
-def _place(rows: Sequence[_Row], left: float) -> float:
-    """Put rows into columns of about the same length; return where the last one ends."""
-    columns = -(-len(rows) // _ROWS)
-    length = -(-len(rows) // columns)
-    for column in range(columns):
-        members = rows[column * length : (column + 1) * length]
+def _place(rows: Sequence[_Row], top: float) -> float:
+    """Put rows into as many columns of about the same length as are beside each other; return where they end below."""
+    for columns in range(-(-len(rows) // _ROWS), 0, -1):
+        length = -(-len(rows) // columns)
+        if _put(rows, length, top) <= WIDTH - _MARGIN or columns == 1:
+            break
+    return top - length * _ROW
+
+
+def _put(rows: Sequence[_Row], length: int, top: float) -> float:
+    """Put rows into columns of a length; return where the last one ends on the right."""
+    for number, row in enumerate(rows):
+        row.column = number // length
+    left = _MARGIN - _GAP + _NUMBER
+    for first in range(0, len(rows), length):
+        members = rows[first : first + length]
         left += _GAP + _LANE * _lanes(rows, members)
         for place, row in enumerate(members):
-            row.x, row.y, row.column = left, -place * _ROW, column
+            row.x, row.y = left, top - place * _ROW
         far = max((len(_far(rows, row)) for row in members), default=0)
-        left += max(_CAPTION if not column else 0.0, *(sum(row.widths) for row in members)) + _LETTER * far
+        left += max(sum(row.widths) for row in members) + _LETTER * far
     return left
 
 
@@ -163,11 +184,11 @@ def _lanes(rows: Sequence[_Row], members: Sequence[_Row]) -> int:
 
 
 def _draw_rows(axes: Any, rows: Sequence[_Row], caption: str) -> None:
-    axes.text(rows[0].x, 0.14, caption, fontsize=9, va="center", color=DARK)
+    axes.text(_MARGIN, rows[0].y + 0.6 * _CAPTION, caption, fontsize=TEXT, va="center")
     lanes: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for place, row in enumerate(rows):
         _draw_row(axes, row)
-        axes.text(row.x + sum(row.widths), row.middle, _far(rows, row), fontsize=6, va="center", color=DARK)
+        axes.text(row.x + sum(row.widths), row.middle, _far(rows, row), fontsize=SMALL, va="center", color=DARK)
         for source in row.sources:
             if rows[source].column == row.column:
                 _draw_edge(axes, rows[source], row, lanes, passes=place - source > 1)
@@ -175,12 +196,12 @@ def _draw_rows(axes: Any, rows: Sequence[_Row], caption: str) -> None:
 
 def _draw_row(axes: Any, row: _Row) -> None:
     x = row.x
-    axes.text(x - 0.03, row.middle, row.number, fontsize=5.5, va="center", ha="right", color=DARK)
+    axes.text(x - 0.03, row.middle, row.number, fontsize=SMALL, va="center", ha="right", color=DARK)
     for op, width in zip(row.ops, row.widths, strict=True):
         colour, white = _COLOURS[_category(op)]
         axes.add_patch(Rectangle((x, row.y - _BOX), width, _BOX, facecolor=colour, edgecolor="white", lw=0.5))
         axes.text(
-            x + width / 2, row.middle, family_of(op), fontsize=6.5, va="center", ha="center", color="wk"[not white]
+            x + width / 2, row.middle, family_of(op), fontsize=SMALL, va="center", ha="center", color="wk"[not white]
         )
         x += width
     if len(row.ops) > 1:
@@ -218,15 +239,15 @@ def _category(op: OpSpec) -> str:
 
 def _draw_legend(axes: Any, network: Trace) -> None:
     found = {_category(item.op) for item in network.operators}
-    x = 0.15
+    x = _MARGIN
     for name in (name for name in _COLOURS if name in found):
-        axes.add_patch(Rectangle((x, _HEAD - 0.56), 0.12, 0.12, facecolor=_COLOURS[name][0]))
-        axes.text(x + 0.17, _HEAD - 0.5, name, fontsize=7, va="center")
-        x += 0.35 + len(name) * _LETTER
+        axes.add_patch(Rectangle((x, 0.11), 0.12, 0.12, facecolor=_COLOURS[name][0]))
+        axes.text(x + 0.17, 0.17, name, fontsize=SMALL, va="center")
+        x += 0.3 + len(name) * _LETTER
 
 
 def draw_operator_profile(profiles: Sequence[OperatorProfile], out: str | Path) -> Path:
-    """Draw profiles as PNG: the shares of kinds of operators by model, and sums of operators over whole models.
+    """Draw profiles: the shares of kinds of operators by model, and sums of operators over whole models.
 
     Parameters
     ----------
@@ -241,13 +262,47 @@ def draw_operator_profile(profiles: Sequence[OperatorProfile], out: str | Path) 
         If it cannot be written.
     """
     heights = [_FRAME + _BAR * len(_bars(profile)) for profile in profiles]
-    figure = Figure(figsize=(12, sum(heights)), layout="constrained")
-    grid = figure.subplots(len(profiles), 2, squeeze=False, width_ratios=(3, 2), height_ratios=heights)
     kinds = list(dict.fromkeys(kind for profile in profiles for kind in profile.significant))
-    for (left, right), profile in zip(grid, profiles, strict=True):
-        draw_shares(left, profile, kinds)
-        draw_sums(right, profile)
-    return save_png(figure, out)
+    head = 0.5 + 0.16 * -(-(len(kinds) + 1) // 4)
+    with picture(out, _shares_conclusion(profiles), height=sum(heights) + head) as figure:
+        grid = figure.subplots(len(profiles), 2, squeeze=False, width_ratios=(3, 2), height_ratios=heights)
+        for (left, right), profile in zip(grid, profiles, strict=True):
+            draw_shares(left, profile, kinds)
+            left.get_legend().remove()
+            draw_sums(right, profile)
+        handles = [Patch(**_look(place), label=kind) for place, kind in enumerate(kinds)]
+        handles.append(Patch(color=GREY, alpha=0.4, label="not attributed"))
+        figure.legend(handles=handles, loc="outside lower left", ncols=4)
+    return Path(out)
+
+
+def _shares_conclusion(profiles: Sequence[OperatorProfile]) -> str:
+    """Say which kind of operator takes the largest share."""
+    shares = [
+        (share, kind, model.name, profile)
+        for profile in profiles
+        for model in profile.models
+        for kind, share in profile.shares(profile.metrics[0])[model.name].items()
+        if kind in profile.significant
+    ]
+    where = ", ".join(dict.fromkeys(f"{item.platform.id} at batch size {item.batch_size}" for item in profiles))
+    assumed = "".join(
+        dict.fromkeys(f"; energy is time times {item.assumption}" for item in profiles if item.assumption)
+    )
+    if not shares:
+        return f"Operators of networks on {where}{assumed}"
+    share, kind, name, profile = max(shares, key=lambda item: item[0])
+    noun = _NOUNS[profile.metrics[0]]
+    return f"{kind} takes {format_percent(share)} of the {noun} of {name}, the largest share\n{where}{assumed}"
+
+
+def _look(place: int) -> dict[str, Any]:
+    """Return the colour of a kind, and hatches where the colours repeat."""
+    return {
+        "facecolor": PALETTE[place % (len(PALETTE) - 1)],
+        "hatch": "//" if place >= len(PALETTE) - 1 else "",
+        "edgecolor": "white",
+    }
 
 
 def _bars(profile: OperatorProfile) -> list[tuple[str, str]]:
@@ -276,22 +331,19 @@ def draw_shares(axes: Any, profile: OperatorProfile, kinds: Sequence[str] = ()) 
         if kind not in profile.significant:
             continue
         widths = [100 * shares[metric][name].get(kind, 0.0) for metric, name in bars]
-        hatch = "//" if number >= len(PALETTE) - 1 else ""
-        colour = PALETTE[number % (len(PALETTE) - 1)]
-        axes.barh(range(len(bars)), widths, left=ends, color=colour, hatch=hatch, edgecolor="white", label=kind)
+        axes.barh(range(len(bars)), widths, left=ends, **_look(number), label=kind)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     axes.barh(range(len(bars)), [100 - end for end in ends], left=ends, color=GREY, alpha=0.4, label="not attributed")
     axes.axvline(100 * profile.target, color=DARK, linestyle="--", lw=1)
     several = len({metric for metric, _ in bars}) > 1
     names = [f"{name}, {_NOUNS[metric]}" if several else name for metric, name in bars]
-    axes.set_yticks(range(len(bars)), names, fontsize=8)
+    axes.set_yticks(range(len(bars)), names)
     axes.invert_yaxis()
     what = "share of the model" if several else "share of the model's time"
     axes.set(xlim=(0, 100), xlabel=f"{what} [%]; dashed: the target")
-    assumed = f"; energy is time times {profile.assumption}" if profile.assumption else ""
-    axes.set_title(f"{profile.platform.id}, batch size {profile.batch_size}{assumed}", fontsize=10)
+    axes.set_title(profile.platform.id)
     plain(axes, "x")
-    axes.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.28 * 3 / (_FRAME + _BAR * len(bars))))
+    axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.28 * 3 / (_FRAME + _BAR * len(bars))))
 
 
 def draw_sums(axes: Any, profile: OperatorProfile) -> None:
@@ -308,7 +360,7 @@ def draw_sums(axes: Any, profile: OperatorProfile) -> None:
     axes.axvline(100, color=DARK, lw=1)
     axes.set_yticks(range(len(bars)), [])
     axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_xlabel("sum of operators over the whole model [%]")
-    axes.set_title("Operators added up", fontsize=10)
+    axes.set_xlabel("sum over the whole model [%]")
+    axes.set_title("Operators added up")
     plain(axes)
-    axes.legend(fontsize=8, loc="best")
+    axes.legend(loc="best")

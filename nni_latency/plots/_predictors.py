@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts import ActsEstimator, convolving, score_blocks
 from nni_latency.plots._canvas import (
     BLUE,
+    DARK,
     GREY,
     PALETTE,
     VERMILION,
@@ -24,8 +24,8 @@ from nni_latency.plots._canvas import (
     draw_held_out,
     draw_ratios,
     logarithmic,
+    picture,
     plain,
-    save_png,
 )
 from nni_latency.units import format_percent, format_seconds, number_of
 
@@ -44,12 +44,18 @@ Mask = NDArray[np.bool_]
 #: Shares of the errors that an axis leaves out at both ends.
 _OUTSIDE = 0.01
 
+#: Units of the time between versions, and their seconds.
+_TIME_UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+
+#: Height of a row of pictures of energy [inch].
+_ROW_OF_ENERGY = 4.6
+
 #: Operators that a group needs to have its own box.
 _FEWEST = 3
 
 
 def draw_fit(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path) -> Path:
-    """Draw a fit as PNG: both lines of the formula over the points with convolutions, and all held-out residuals.
+    """Draw a fit: both lines of the formula over the points with convolutions, and all held-out residuals.
 
     Parameters
     ----------
@@ -65,17 +71,22 @@ def draw_fit(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path)
     OutputError
         If it cannot be written.
     """
-    figure = _figure(_title(estimator, len(points.points)))
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1))
-    kinds = [point.kind for point in points.points]
-    _draw_lines(left, estimator, points, kinds)
-    _draw_residuals(right, np.expm1(-estimator.held_out_errors_), kinds)
-    right.set_title("Predicted over measured, less one, of points that a fit had not seen", fontsize=10)
-    return save_png(figure, out)
+    kinds, residuals = [point.kind for point in points.points], np.expm1(-estimator.held_out_errors_)
+    count = number_of(len(points.points), "point")
+    title = (
+        f"{count} of {number_of(len(set(kinds)), 'kind')} held out in turn: median error "
+        f"{format_percent(float(np.median(np.abs(residuals))))}\n{_title(estimator)}"
+    )
+    with picture(out, title, height=7.4) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=(3, 2))
+        _draw_lines(above, estimator, points, kinds)
+        _draw_residuals(below, residuals, kinds)
+        below.set_title("Predicted over measured, less one, of points that a fit had not seen")
+    return Path(out)
 
 
 def draw_predictions(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path) -> Path:
-    """Draw predictions as PNG: against measurements, with the ideal diagonal, and residuals by kind of block.
+    """Draw predictions: against measurements, with the ideal diagonal, and residuals by kind of block.
 
     Parameters
     ----------
@@ -92,38 +103,30 @@ def draw_predictions(estimator: ActsEstimator, points: BenchmarkPoints, out: str
         If it cannot be written.
     """
     predicted, measured = estimator.predict(points.workloads), points.latencies
-    figure = _figure(
-        f"{estimator.variant} ACTS fit of {estimator.platform.id}, {number_of(len(measured), 'block')} it never saw"
-    )
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1))
     kinds = [point.kind for point in points.points]
-    _draw_scatter(left, predicted, measured, kinds, estimator.interval_factor_)
-    _draw_residuals(right, predicted / measured - 1, kinds)
-    right.set_title("Predicted over measured, less one, by kind of block", fontsize=10)
-    return save_png(figure, out)
+    error = format_percent(float(np.median(np.abs(predicted / measured - 1))))
+    title = f"{number_of(len(measured), 'block')} that the fit never saw: median error {error}\n{_title(estimator)}"
+    with picture(out, title, height=7.4) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=(3, 2))
+        _draw_scatter(above, predicted, measured, kinds, estimator.interval_factor_)
+        _draw_residuals(below, predicted / measured - 1, kinds)
+        below.set_title("Predicted over measured, less one, by kind of block")
+    return Path(out)
 
 
-def _figure(title: str) -> Figure:
-    figure = Figure(figsize=(12.5, 5.8), layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    return figure
-
-
-def _title(estimator: ActsEstimator, count: int) -> str:
+def _title(estimator: ActsEstimator) -> str:
     shares = estimator.shares_
     parts = ", ".join(
         f"{label} {format_percent(shares[name])}"
         for name, label in (("acts", "ACTS"), ("inp", "INP"), ("flops", "FLOPs"), ("constant", "constant"))
     )
-    what = f"{estimator.variant} ACTS fit of {estimator.platform.id} on {number_of(count, 'point')}"
-    return f"{what}\nbound by {estimator.bound_}: {parts}"
+    return f"{estimator.variant} ACTS fit of {estimator.platform.id}, bound by {estimator.bound_}: {parts}"
 
 
 def _draw_lines(axes: Any, estimator: ActsEstimator, points: BenchmarkPoints, kinds: Sequence[str]) -> None:
     line, about = estimator.line_, convolving(points.totals)
     plane, measured = line.plane(points.totals) * 1e3, points.latencies * 1e3
     _draw_kinds(axes, plane, measured, kinds, about)
-    plane, measured = plane[about], measured[about]
     low, high = min(plane.min(), measured.min()) * 0.8, max(plane.max(), measured.max()) * 1.25
     limit, lowest = line.breakpoint * 1e3, line.d * 1e3
     axes.plot([max(limit, low), high], [max(limit, low), high], color="black", lw=1.5, label="first line")
@@ -138,11 +141,15 @@ def _draw_lines(axes: Any, estimator: ActsEstimator, points: BenchmarkPoints, ki
     axes.set_xlabel("a ACTS + b INP + c FLOPs + d [ms]")
     axes.set_ylabel("measured latency [ms]")
     axes.set_title(
-        f"a {line.a:.3g} s, b {line.b:.3g} s, c {line.c:.3g} s (two FLOPs a multiply-add), d {format_seconds(line.d)}",
-        fontsize=10,
+        f"a {line.a:.3g} s, b {line.b:.3g} s, c {line.c:.3g} s (two FLOPs a multiply-add), d {format_seconds(line.d)}"
     )
-    axes.legend(fontsize=7, loc="upper left")
+    _beside(axes, "" if about.all() else "hollow: no convolution,\nnot part of the line")
     plain(axes)
+
+
+def _beside(axes: Any, title: str) -> None:
+    """Put the legend beside the axes, where it covers nothing."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), title=title or None, alignment="left")
 
 
 def _draw_scatter(axes: Any, predicted: Array, measured: Array, kinds: Sequence[str], factor: float) -> None:
@@ -157,30 +164,26 @@ def _draw_scatter(axes: Any, predicted: Array, measured: Array, kinds: Sequence[
     axes.set_ylabel("predicted latency [ms]")
     scores = score_blocks(predicted, measured)
     axes.set_title(
-        f"median error {format_percent(scores.median_short)} below 2 ms, {format_percent(scores.median_long)} above; "
-        f"correlation {scores.correlation:.3f}, R2 {scores.r2:.3f}",
-        fontsize=10,
+        f"Median error {format_percent(scores.median_short)} below 2 ms, {format_percent(scores.median_long)} above; "
+        f"correlation {scores.correlation:.3f}, R2 {scores.r2:.3f}"
     )
-    axes.legend(fontsize=7, loc="upper left")
+    _beside(axes, "")
     plain(axes)
 
 
-def _draw_kinds(axes: Any, across: Array, up: Array, kinds: Sequence[str], shown: Mask | None = None) -> None:
-    """Draw points by kind; a kind has the same colour whichever points of it are shown."""
+def _draw_kinds(axes: Any, across: Array, up: Array, kinds: Sequence[str], filled: Mask | None = None) -> None:
+    """Draw all points by kind, hollow where they are not `filled`."""
     for index, kind in enumerate(dict.fromkeys(kinds)):
-        chosen = np.array([other == kind for other in kinds]) & (True if shown is None else shown)
-        if not chosen.any():
-            continue
-        axes.scatter(
-            across[chosen],
-            up[chosen],
-            s=18,
-            alpha=0.8,
-            color=PALETTE[index % len(PALETTE)],
-            marker=_MARKERS[index % len(_MARKERS)],
-            label=kind,
-            lw=0,
-        )
+        mine = np.array([other == kind for other in kinds])
+        full = mine if filled is None else mine & filled
+        colour, marker = PALETTE[index % len(PALETTE)], _MARKERS[index % len(_MARKERS)]
+        look: dict[str, Any] = {"s": 16, "alpha": 0.85, "marker": marker}
+        if full.any():
+            axes.scatter(across[full], up[full], color=colour, lw=0.7, label=kind, **look)
+        hollow = mine & ~full
+        if hollow.any():
+            label = None if full.any() else kind
+            axes.scatter(across[hollow], up[hollow], facecolors="none", edgecolors=colour, lw=1, label=label, **look)
 
 
 def _draw_residuals(axes: Any, residuals: Array, kinds: Sequence[str]) -> None:
@@ -190,14 +193,14 @@ def _draw_residuals(axes: Any, residuals: Array, kinds: Sequence[str]) -> None:
     for place, (values, colour) in enumerate(zip(groups, PALETTE * len(names), strict=False), start=1):
         spread = np.linspace(-0.18, 0.18, len(values)) if len(values) > 1 else np.zeros(1)
         axes.scatter(place + spread, values, s=10, color=colour, alpha=0.7, lw=0)
-    axes.set_xticks(range(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8)
+    axes.set_xticks(range(1, len(names) + 1), names, rotation=35, ha="right", rotation_mode="anchor")
     axes.axhline(0, color=GREY, lw=1)
     axes.set_ylabel("residual [%]")
     plain(axes)
 
 
 def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
-    """Draw what predictors say of kernels that they had not seen as PNG: against measurements, and errors by group.
+    """Draw what predictors say of kernels that they had not seen: against measurements, and errors by group.
 
     Parameters
     ----------
@@ -219,17 +222,16 @@ def draw_kernels(predictors: KernelPredictors, out: str | Path) -> Path:
     groups = {group: _held_out_kernels(predictors, group) for group in order}
     scores = predictors.scores()
     assert scores is not None
-    figure = Figure(figsize=(12.5, 5.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    figure.suptitle(
-        f"{number_of(scores.n, 'kernel')} on {predictors.platform.id}, predicted by models that had not seen them: "
-        f"{format_percent(scores.within10)} within 10 %, RMSPE {format_percent(scores.rmspe)}",
-        fontsize=11,
+    title = (
+        f"{number_of(scores.n, 'kernel')} that models had not seen: {format_percent(scores.within10)} within 10 %, "
+        f"RMSPE {format_percent(scores.rmspe)}\nKernels on {predictors.platform.id}"
     )
-    draw_held_out(left, groups, "latency [ms]")
-    draw_ratios(right, groups)
-    right.set_title("Errors by group of kernels", fontsize=10)
-    return save_png(figure, out)
+    with picture(out, title, height=6.4) as figure:
+        above, below = figure.subplots(2, 1)
+        draw_held_out(above, groups, "latency [ms]")
+        draw_ratios(below, groups)
+        below.set_title("Errors by group of kernels")
+    return Path(out)
 
 
 def draw_sizes(
@@ -241,7 +243,7 @@ def draw_sizes(
     *,
     baseline: KernelPredictor | None = None,
 ) -> Path:
-    """Draw the latency of a kernel over one of its sizes, predicted and measured, as PNG: staircases show.
+    """Draw the latency of a kernel over one of its sizes, predicted and measured: staircases show.
 
     Parameters
     ----------
@@ -270,23 +272,29 @@ def draw_sizes(
     sizes = sorted(item.kernel[name] for item in measured)
     line = list(range(sizes[0], sizes[-1] + 1))
     kernels = [kernel.replace(**{name: size}) for size in line]
-    figure = Figure(figsize=(9.6, 5.0), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(line, predictors.predict(kernels) * 1e3, color=BLUE, lw=1.5, label="predicted")
-    if baseline is not None:
-        axes.plot(line, baseline.predict(kernels) * 1e3, color=GREY, lw=1, label=f"predicted by a {baseline.chosen_}")
-    values = np.array([item.value for item in measured]) * 1e3
-    ends = np.array([[item.value - item.low, item.high - item.value] for item in measured]).T * 1e3
     across = [item.kernel[name] for item in measured]
-    axes.errorbar(across, values, yerr=ends, fmt="o", ms=3.5, color=VERMILION, lw=0.8, label="measured")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(name)
-    axes.set_ylabel("latency [ms]")
+    values = np.array([item.value for item in measured])
+    said = predictors.predict([kernel.replace(**{name: size}) for size in across])
+    error = format_percent(float(np.median(np.abs(said / values - 1))))
     others = ", ".join(f"{key} {size}" for key, size in kernel.configuration if key != name)
-    axes.set_title(f"{kernel.kind} on {predictors.platform.id}, {others}", fontsize=10)
-    axes.legend(fontsize=8, loc="upper left")
-    plain(axes)
-    return save_png(figure, out)
+    title = (
+        f"{kernel.kind} at {number_of(len(measured), 'size')} of {name}: predicted with a median error of {error}\n"
+        f"{predictors.platform.id}, {others}"
+    )
+    with picture(out, title, height=3.9) as figure:
+        axes = figure.subplots()
+        axes.plot(line, predictors.predict(kernels) * 1e3, color=BLUE, lw=1.5, label="predicted")
+        if baseline is not None:
+            label = f"predicted by a {baseline.chosen_}"
+            axes.plot(line, baseline.predict(kernels) * 1e3, color=GREY, lw=1, label=label)
+        ends = np.array([[item.value - item.low, item.high - item.value] for item in measured]).T * 1e3
+        axes.errorbar(across, values * 1e3, yerr=ends, fmt="o", ms=3.5, color=VERMILION, lw=0.8, label="measured")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(name)
+        axes.set_ylabel("latency [ms]")
+        axes.legend(loc="upper left")
+        plain(axes)
+    return Path(out)
 
 
 def _held_out_kernels(predictors: KernelPredictors, group: str) -> HeldOut:
@@ -302,9 +310,9 @@ def _held_out_kernels(predictors: KernelPredictors, group: str) -> HeldOut:
 
 
 def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
-    """Draw what a graph predictor says of networks of families that it had not seen, as PNG.
+    """Draw what a graph predictor says of networks of families that it had not seen.
 
-    Left: predicted against measured, by platform. Right: errors by platform, beside the intervals of predictions.
+    Above: predicted against measured, by platform. Below: errors by platform, beside the intervals of predictions.
 
     Parameters
     ----------
@@ -323,13 +331,12 @@ def draw_graph_predictor(predictor: GraphPredictor, out: str | Path) -> Path:
     known = _held_out_networks(predictor)
     if not known:
         raise InvalidValueError("The graph predictor has no held-out networks, so there is nothing to draw.")
-    figure = Figure(figsize=(12.5, 6.0), layout="constrained")
-    figure.suptitle(_graph_title(predictor, known), fontsize=11)
-    left, right = figure.subplots(1, 2)
-    draw_held_out(left, known, "latency [ms]")
-    draw_ratios(right, known)
-    right.set_title("Errors by platform", fontsize=10)
-    return save_png(figure, out)
+    with picture(out, _graph_title(predictor, known), height=6.8) as figure:
+        above, below = figure.subplots(2, 1)
+        draw_held_out(above, known, "latency [ms]")
+        draw_ratios(below, known)
+        below.set_title("Errors by platform")
+    return Path(out)
 
 
 def _held_out_networks(predictor: GraphPredictor) -> dict[str, HeldOut]:
@@ -343,7 +350,8 @@ def _held_out_networks(predictor: GraphPredictor) -> dict[str, HeldOut]:
             name = platform.id if _device(predictor) is None else platform.id.removeprefix(f"{platform.device}.")
             factor = float(np.exp(np.median(predictor.widths_[known, place])))
             found[name] = HeldOut(measured, measured * np.exp(errors[known]), factor=factor)
-    return found
+    # Those with the most networks have colours of their own.
+    return dict(sorted(found.items(), key=lambda item: -len(item[1].measured)))
 
 
 def _device(predictor: GraphPredictor) -> str | None:
@@ -357,14 +365,14 @@ def _graph_title(predictor: GraphPredictor, known: dict[str, HeldOut]) -> str:
     device = _device(predictor)
     where = f" on {device}" if device is not None else ""
     return (
-        f"{number_of(len(errors), 'latency', 'latencies')}{where} of networks that a graph network had not seen:\n"
-        f"median error {format_percent(float(np.median(errors)))}, {format_percent(float((errors <= 0.1).mean()))} "
-        "within 10 %"
+        f"Families never seen: median error {format_percent(float(np.median(errors)))}, "
+        f"{format_percent(float((errors <= 0.1).mean()))} within 10 %\n"
+        f"{number_of(len(errors), 'latency', 'latencies')}{where} of networks of families that were held out"
     )
 
 
 def draw_portable(model: PortableModel, out: str | Path) -> Path:
-    """Draw what a portable model says of the energy of operators that it had not seen, as PNG.
+    """Draw what a portable model says of the energy of operators that it had not seen.
 
     A row is of operators that were held out, and a second one, where there are several devices, of whole devices. Left:
     predicted against measured. Right: predicted over measured by group of operators, beside the same time, times a
@@ -394,13 +402,23 @@ def draw_portable(model: PortableModel, out: str | Path) -> Path:
             "The portable model does not say what was predicted of operators that it had not seen. Fit it again with "
             "'nni-latency learn energy'."
         )
-    figure = Figure(figsize=(12.5, 5.8 * len(rows)), layout="constrained")
-    pairs = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(2, 3))
-    for (left, right), (title, items) in zip(pairs, rows.items(), strict=True):
-        draw_held_out(left, _by_device(items), "energy [mJ]")
-        left.set_title(f"{len(items)} {title}", fontsize=10)
-        _draw_groups(right, items, model.bounds_.get("energy"))
-    return save_png(figure, out)
+    height = _ROW_OF_ENERGY * len(rows)
+    with picture(out, _energy_conclusion(rows), height=height) as figure:
+        pairs = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(2, 3))
+        for (left, right), items in zip(pairs, rows.values(), strict=True):
+            draw_held_out(left, _by_device(items), "energy [mJ]")
+            left.set_title("Predicted against measured")
+            _draw_groups(right, items, model.bounds_.get("energy"))
+    return Path(out)
+
+
+def _energy_conclusion(rows: Mapping[str, Sequence[HeldOutOperator]]) -> str:
+    """Say, row by row, how far off the energy is, and what a constant power would say."""
+    return "\n".join(
+        f"{len(items)} {what}: median error {_median(items, 'predicted_joules')}; at a constant power "
+        f"{_median(items, 'constant_joules')}"
+        for what, items in rows.items()
+    )
 
 
 def _devices(model: PortableModel) -> str:
@@ -444,19 +462,18 @@ def _draw_groups(axes: Any, items: Sequence[HeldOutOperator], bound: float | Non
     axes.axhline(1, color=GREY, lw=1)
     logarithmic(axes, "y")
     axes.set_xticks(
-        range(len(names)), [f"{name}\n{sizes[name]}" for name in names], rotation=30, ha="right", fontsize=8
+        range(len(names)), [f"{name}, {sizes[name]}" for name in names], rotation=45, ha="right", rotation_mode="anchor"
     )
     axes.set_ylabel("predicted energy over measured")
-    model, constant = (_median(items, name) for name in ("predicted_joules", "constant_joules"))
     handles = [
-        Patch(color=BLUE, alpha=0.6, label=f"power times time, as predicted: median error {model}"),
-        Patch(color=GREY, alpha=0.6, label=f"the same time, times a constant power: {constant}"),
+        Patch(color=BLUE, alpha=0.6, label="power times time, as predicted"),
+        Patch(color=GREY, alpha=0.6, label="the same time, times a constant power"),
     ]
     if bound is not None:
         axes.axhspan(1 / (1 + bound), 1 + bound, color=BLUE, alpha=0.08, lw=0)
         handles.append(Patch(color=BLUE, alpha=0.08, label="interval of a prediction"))
-    axes.legend(handles=handles, fontsize=8, loc="lower right")
-    axes.set_title("By group of operators, and how many they are", fontsize=10)
+    axes.legend(handles=handles, loc="best")
+    axes.set_title("By group of operators, and how many they are")
     plain(axes, "y")
 
 
@@ -466,7 +483,7 @@ def _median(items: Sequence[HeldOutOperator], name: str) -> str:
 
 
 def draw_evolution(versions: Sequence[PredictorVersion], out: str | Path) -> Path:
-    """Draw the errors of the versions of predictors against records and over time, as PNG, each predictor in a row.
+    """Draw the errors of the versions of predictors against records and over time, each predictor in a row.
 
     Networks and kernels that are held out become more, so a ring shows the version before on the same ones.
 
@@ -489,30 +506,52 @@ def draw_evolution(versions: Sequence[PredictorVersion], out: str | Path) -> Pat
     by_name: dict[str, list[PredictorVersion]] = {}
     for version in versions:
         by_name.setdefault(version.name, []).append(version)
-    figure = Figure(figsize=(7.5, 0.5 + 3.1 * len(by_name)), layout="constrained")
-    rows = figure.subplots(len(by_name), 2, squeeze=False, sharey="row")
-    for pair, (name, found) in zip(rows, by_name.items(), strict=True):
-        _draw_row(pair[0], pair[1], name, found)
-    figure.suptitle("The blue version answers; rings are the version before, held to the same", fontsize=9)
-    return save_png(figure, out)
+    with picture(out, _evolution_conclusion(versions), height=0.5 + 2.1 * len(by_name)) as figure:
+        rows = figure.subplots(len(by_name), 2, squeeze=False, sharey="row")
+        for pair, (name, found) in zip(rows, by_name.items(), strict=True):
+            _draw_row(pair[0], pair[1], name, found)
+    return Path(out)
+
+
+def _evolution_conclusion(versions: Sequence[PredictorVersion]) -> str:
+    """Say how many versions are better than the one before them."""
+    later = [version for version in versions if "before" in version.errors]
+    better = sum(version.errors["all"] < version.errors["before"] for version in later)
+    legend = "blue: the version that answers; rings: the version before it, on the same held-out records"
+    if not later:
+        return f"{number_of(len(versions), 'version')} of predictors, none to compare yet\n{legend}"
+    return f"{better} of {number_of(len(later), 'later version')} are better than the version before\n{legend}"
 
 
 def _draw_row(records: Axes, moments: Axes, name: str, versions: Sequence[PredictorVersion]) -> None:
     errors = [100 * version.errors["all"] for version in versions]
-    places: tuple[list[Any], list[Any]] = (
+    unit, seconds = _time_unit(versions[-1].at - versions[0].at)
+    places: tuple[list[float], list[float]] = (
         [version.n_records for version in versions],
-        [datetime.fromtimestamp(version.at, UTC) for version in versions],
+        [(version.at - versions[0].at) / seconds for version in versions],
     )
-    for axes, at, label in ((records, places[0], "records in the database"), (moments, places[1], "time (UTC)")):
+    for axes, at, label in (
+        (records, places[0], "records in the database"),
+        (moments, places[1], f"{unit} since the first version"),
+    ):
         axes.plot(at, errors, color=GREY, lw=1)
         for x, error, version in zip(at, errors, versions, strict=True):
-            axes.scatter([x], [error], color=BLUE if version.is_current else GREY, zorder=3)
+            axes.scatter([x], [error], s=30, color=BLUE if version.is_current else GREY, zorder=3)
             if "before" in version.errors:
-                axes.scatter([x], [100 * version.errors["before"]], facecolors="none", edgecolors=GREY, zorder=3)
+                before = 100 * version.errors["before"]
+                axes.scatter([x], [before], s=30, facecolors="none", edgecolors=DARK, zorder=3)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.margins(x=0.08)
         axes.set_xlabel(label)
         plain(axes)
-    moments.tick_params("x", labelrotation=30)
-    records.set_ylabel("error on what is held out [%]")
-    records.set_title(name, fontsize=9, loc="left")
+    records.set_ylabel("held-out error [%]")
+    last = versions[-1]
+    before = f"; the version before {format_percent(last.errors['before'])}" if "before" in last.errors else ""
+    records.set_title(f"{name}: {format_percent(last.errors['all'])}{before}")
     highest = max([*errors, *(100 * version.errors.get("before", 0.0) for version in versions)])
     records.set_ylim(0, 1.1 * highest or 1.0)
+
+
+def _time_unit(span: float) -> tuple[str, float]:
+    """Return the name of the largest unit of which a span has two, and its seconds."""
+    return next((unit for unit in _TIME_UNITS if span >= 2 * unit[1]), _TIME_UNITS[-1])

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from nni_latency.errors import InvalidValueError
-from nni_latency.plots._canvas import BLUE, DARK, GREEN, GREY, ORANGE, plain, save_png
-from nni_latency.units import METRICS, check_metric
+from nni_latency.plots._canvas import BLUE, DARK, GREEN, GREY, ORANGE, SMALL, name_columns, picture, plain
+from nni_latency.units import METRICS, check_metric, format_metric, format_percent, number_of
 
 #: Letters in a line below the picture, and lines.
-_WIDTH, _LINES = 220, 8
+_WIDTH, _LINES = 120, 8
+
+#: Letters of the name and the choice of a layer.
+_LAYER = 28
 
 #: A quantity that is not a cost: more of it is better.
 ACCURACY = "accuracy"
@@ -72,22 +73,32 @@ class SearchPicture:
         return METRICS[self.metric].shown
 
 
-def draw_search(picture: SearchPicture, out: str | Path) -> Path:
-    """Draw a search as PNG: latency by layer, and the path in the plane of latency and accuracy.
+def draw_search(found: SearchPicture, out: str | Path) -> Path:
+    """Draw a search: cost by layer, and the path in the plane of cost and accuracy.
 
     Raises
     ------
     OutputError
         If the file cannot be written.
     """
-    figure = Figure(figsize=(12, 5.5), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    figure.suptitle(picture.title, fontsize=11)
-    _draw_layers(left, picture)
-    _draw_path(right, picture)
-    if picture.choices:
-        figure.supxlabel(_listed(picture.choices), x=0.01, horizontalalignment="left", fontsize=7)
-    return save_png(figure, out)
+    with picture(out, f"{_conclusion(found)}\n{found.title}", height=6.4) as figure:
+        above, below = figure.subplots(2, 1)
+        _draw_layers(above, found)
+        _draw_path(below, found)
+        if found.choices:
+            figure.supxlabel(_listed(found.choices), x=0.012, horizontalalignment="left", fontsize=SMALL)
+    return Path(out)
+
+
+def _conclusion(found: SearchPicture) -> str:
+    """Say what the network found costs, and how well that was predicted."""
+    said = format_metric(found.predicted, found.metric)
+    target = "" if found.target is None else f"; target {format_metric(found.target, found.metric)}"
+    if found.measured is None:
+        return f"The network found takes {said} as predicted{target}; accuracy {format_percent(found.accuracy)}"
+    error = format_percent(found.predicted / found.measured - 1, signed=True)
+    took = format_metric(found.measured, found.metric)
+    return f"The network found takes {took}, its prediction is {error} off{target}"
 
 
 def _listed(choices: Sequence[tuple[str, str]]) -> str:
@@ -96,51 +107,56 @@ def _listed(choices: Sequence[tuple[str, str]]) -> str:
     return textwrap.fill(text, _WIDTH, max_lines=_LINES, placeholder=" ...")
 
 
-def _draw_layers(axes: Any, picture: SearchPicture) -> None:
-    factor, unit = picture.shown
-    positions = range(len(picture.layers))
-    costs = [latency * factor for _, _, latency in picture.layers]
-    axes.bar(positions, costs, color=BLUE)
-    axes.set_xticks(positions, [f"{name}\n{choice}" for name, choice, _ in picture.layers], rotation=90, fontsize=7)
-    axes.set_ylabel(f"estimated {picture.metric} [{unit}]")
-    axes.set_title(f"Network found: {picture.predicted * factor:.3g} {unit} estimated, by layer", fontsize=10)
+def _draw_layers(axes: Any, found: SearchPicture) -> None:
+    factor, unit = found.shown
+    costs = [latency * factor for _, _, latency in found.layers]
+    axes.bar(range(len(costs)), costs, color=BLUE)
+    names = [textwrap.shorten(f"{name} {choice}", _LAYER, placeholder="...") for name, choice, _ in found.layers]
+    name_columns(axes, names)
+    axes.margins(x=0.01)
+    axes.set_ylabel(f"estimated {found.metric} [{unit}]")
+    axes.set_title(f"The network found, layer by layer: {found.predicted * factor:.3g} {unit} as estimated")
     plain(axes, "y")
 
 
-def _draw_path(axes: Any, picture: SearchPicture) -> None:
-    factor, unit = picture.shown
-    latencies = [latency * factor for latency, _ in picture.path]
-    accuracies = [accuracy * 100 for _, accuracy in picture.path]
-    name = "networks of the trials" if picture.trials else f"supernet, after each epoch (expected {picture.metric})"
-    axes.plot(latencies, accuracies, "o" if picture.trials else "o-", color=ORANGE, label=name)
+def _draw_path(axes: Any, found: SearchPicture) -> None:
+    factor, unit = found.shown
+    latencies = [latency * factor for latency, _ in found.path]
+    accuracies = [accuracy * 100 for _, accuracy in found.path]
+    name = "networks of the trials" if found.trials else f"supernet after each epoch,\nexpected {found.metric}"
+    axes.plot(latencies, accuracies, "o" if found.trials else "o-", color=ORANGE, label=name)
     for index in {0, len(latencies) - 1} if latencies else ():
         axes.annotate(
-            str(index + 1), (latencies[index], accuracies[index]), xytext=(5, 6), textcoords="offset points", fontsize=8
+            str(index + 1),
+            (latencies[index], accuracies[index]),
+            xytext=(4, 5),
+            textcoords="offset points",
+            fontsize=SMALL,
         )
-    height = picture.accuracy * 100
-    axes.plot(picture.predicted * factor, height, "*", markersize=15, color=GREEN, label="network found, estimated")
-    if picture.measured is not None:
+    height = found.accuracy * 100
+    axes.plot(found.predicted * factor, height, "*", markersize=13, color=GREEN, label="network found, estimated")
+    if found.measured is not None:
         axes.plot(
-            picture.measured * factor,
+            found.measured * factor,
             height,
             "D",
             markersize=7,
             markerfacecolor="none",
             markeredgecolor=GREEN,
-            markeredgewidth=2,
-            label="network found, measured, at the estimator's speed",
+            markeredgewidth=1.5,
+            label="network found, measured,\nat the estimator's speed",
         )
-    if picture.raw is not None:
-        axes.plot(picture.raw * factor, height, "x", markersize=7, color=DARK, label="network found, as measured")
-    if picture.target is not None:
-        label = f"target {picture.target * factor:.3g} {unit}"
-        axes.axvline(picture.target * factor, color=DARK, linestyle="--", label=label)
-    axes.set_xlabel(f"{picture.metric} [{unit}]")
+    if found.raw is not None:
+        axes.plot(found.raw * factor, height, "x", markersize=7, color=DARK, label="network found, as measured")
+    if found.target is not None:
+        label = f"target {found.target * factor:.3g} {unit}"
+        axes.axvline(found.target * factor, color=DARK, linestyle="--", label=label)
+    axes.set_xlabel(f"{found.metric} [{unit}]")
     axes.set_ylabel("accuracy on held-out images [%]")
-    axes.set_title("Trials of the search" if picture.trials else "Path of the search", fontsize=10)
+    axes.set_title("Trials of the search" if found.trials else "Path of the search")
     plain(axes)
-    # Below the axes, where it covers nothing.
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+    # Beside the axes, where it covers nothing.
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -155,12 +171,15 @@ class ParetoPoint:
         What is written beside it if it is on the front.
     found : bool, default=False
         Whether it is the one that a search found.
+    searched : bool, default=False
+        Whether it comes from a search, and not from drawing at random.
     """
 
     x: float
     y: float
     name: str = ""
     found: bool = False
+    searched: bool = False
 
 
 def pareto_front(points: Sequence[ParetoPoint], x: str = "latency", y: str = "energy") -> list[ParetoPoint]:
@@ -195,9 +214,9 @@ def draw_pareto(
     x: str = "latency",
     y: str = "energy",
     title: str = "",
-    target: tuple[float, float, float] | None = None,
+    limit: float | None = None,
 ) -> Path:
-    """Draw networks in the plane of two quantities as PNG, and the front of those that no other one beats.
+    """Draw networks in the plane of two quantities, and the front of those that no other one beats.
 
     Parameters
     ----------
@@ -208,9 +227,9 @@ def draw_pareto(
     x, y : str
         As for `pareto_front`.
     title : str, default=""
-        What stands above.
-    target : tuple of float, optional
-        Weights of x and of y, in one over their SI units, and what their weighted sum may be at most: it is a line.
+        What is compared; the conclusion stands above.
+    limit : float, optional
+        What x may be at most, in its SI unit: a line.
 
     Returns
     -------
@@ -226,47 +245,72 @@ def draw_pareto(
     """
     if not points:
         raise InvalidValueError("A Pareto front needs at least one network. Got none.")
-    figure = Figure(figsize=(8, 5.5), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, fontsize=10)
-    _draw_front(axes, points, x, y)
-    if target is not None:
-        _draw_target(axes, target, (_shown(x)[0], _shown(y)[0]))
-    axes.legend(fontsize=8, loc="best")
-    return save_png(figure, out)
+    for quantity in (x, y):
+        _shown(quantity)
+    with picture(out, "\n".join(filter(None, [_compared(points, x, y, limit), title])), height=4.4) as figure:
+        axes = figure.subplots()
+        _draw_front(axes, points, x, y)
+        if limit is not None:
+            label = f"target {format_metric(limit, x)}"
+            axes.axvline(limit * _shown(x)[0], color=DARK, linestyle="--", lw=1, label=label)
+        axes.legend(loc="best")
+    return Path(out)
 
 
-def _draw_target(axes: Any, target: tuple[float, float, float], shown: tuple[float, float]) -> None:
-    """Draw where a weighted sum is its target, and keep the axes as they are."""
-    across, up, most = target[0] / shown[0], target[1] / shown[1], target[2]
-    limits = axes.get_xlim(), axes.get_ylim()
-    ends = limits[0]
-    label = f"weighted sum of {most:g}, the target"
-    axes.plot(ends, [(most - across * end) / up for end in ends], "--", color=DARK, lw=1, label=label)
-    axes.set(xlim=limits[0], ylim=limits[1])
+def _compared(points: Sequence[ParetoPoint], x: str, y: str, limit: float | None) -> str:
+    """Say how many networks of a search are on the front, or how good they are within the limit."""
+    searched, drawn = ([point for point in points if point.searched is kind] for kind in (True, False))
+    drawn = [point for point in drawn if not point.found]
+    if not searched or not drawn:
+        front = len(pareto_front(points, x, y))
+        return f"{front} of {number_of(len(points), 'network')} are beaten by no other one in both {x} and {y}"
+    if limit is not None and y == ACCURACY:
+        best = [max((point.y for point in group if point.x <= limit), default=None) for group in (searched, drawn)]
+        if best[0] is not None and best[1] is not None:
+            return (
+                f"Within the target, the best of {len(searched)} searched networks reaches {format_percent(best[0])}, "
+                f"of {len(drawn)} random ones {format_percent(best[1])}"
+            )
+    best_of_both = pareto_front([*searched, *drawn], x, y)
+    ours = sum(point.searched for point in best_of_both)
+    return (
+        f"{ours} of the {number_of(len(best_of_both), 'network')} on the front were searched: {len(searched)} searched "
+        f"against {len(drawn)} random ones"
+    )
 
 
 def _draw_front(axes: Any, points: Sequence[ParetoPoint], x: str, y: str) -> None:
     (across, unit_x), (up, unit_y) = _shown(x), _shown(y)
     found = [point for point in points if point.found]
-    # The front of the others, which the network found may lie beyond.
+    # The front of the others, which the network found may lie beyond: it has learned on.
     others = [point for point in points if not point.found] or found
+    searched, drawn = ([point for point in others if point.searched is kind] for kind in (True, False))
     front = pareto_front(others, x, y)
 
     def at(chosen: Sequence[ParetoPoint]) -> tuple[list[float], list[float]]:
         return [point.x * across for point in chosen], [point.y * up for point in chosen]
 
-    axes.plot(*at(others), "o", color=GREY, markersize=4, alpha=0.6, label="networks")
-    axes.plot(*at(front), "o-", color=BLUE, markersize=5, lw=1.2, label="those that no other one beats in both")
+    axes.plot(*at(front), "-", color=DARK, lw=1, label=f"front: no other one beats these in both {x} and {y}")
+    if drawn:
+        axes.plot(
+            *at(drawn), "o", color=GREY, alpha=0.7, label=f"{len(drawn)} drawn at random" if searched else "networks"
+        )
+    if searched:
+        axes.plot(*at(searched), "D", color=BLUE, label=f"{len(searched)} searched, each for a limit of its own")
     if found:
-        axes.plot(*at(found), "*", color=GREEN, markersize=15, label="network found")
+        axes.plot(*at(found), "*", color=GREEN, markersize=13, label="network found, trained to the end")
     for point in front[:_NAMED] if len(front) <= _NAMED else ():
         if point.name:
             place = (point.x * across, point.y * up)
-            axes.annotate(point.name, place, xytext=(5, 5), textcoords="offset points", fontsize=7, color=DARK)
-    axes.set_xlabel(f"{x} [{unit_x}]")
-    axes.set_ylabel(f"{y} [{unit_y}]")
+            axes.annotate(point.name, place, xytext=(5, 5), textcoords="offset points", fontsize=SMALL, color=DARK)
+    axes.set_xlabel(_labelled(x, unit_x))
+    axes.set_ylabel(_labelled(y, unit_y))
     plain(axes)
+
+
+def _labelled(quantity: str, unit: str) -> str:
+    name = "weighted sum" if quantity == "weighted" else quantity.replace("_", " ")
+    return name if unit == "1" else f"{name} [{unit}]"
 
 
 def _shown(quantity: str) -> tuple[float, str]:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
+import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators import TableEstimator
 from nni_latency.operators import family_of
-from nni_latency.plots._canvas import BLUE, DARK, GREY, VERMILION, draw_drift, draw_ideal, logarithmic, plain, save_png
+from nni_latency.plots._canvas import (
+    BLUE,
+    DARK,
+    GREY,
+    SMALL,
+    VERMILION,
+    draw_drift,
+    draw_ideal,
+    logarithmic,
+    name_columns,
+    picture,
+    plain,
+)
 from nni_latency.tables import LookupTable, TableComparison
 from nni_latency.units import METRICS, format_percent, number_of
 from nni_latency.validation import NetworkResult, Validation
@@ -26,12 +38,21 @@ from nni_latency.validation import NetworkResult, Validation
 #: The costliest candidate over the cheapest that has its own colour.
 _COLOURS = 50.0
 
-#: Networks up to which each has room for its name, and letters in a line of the title.
-_NAMED, _LINE = 60, 130
+#: Colour of candidates that cost less.
+_SMALL_COST = "#DDDDDD"
+
+#: Height of a row [inch], and columns up to which the numbers of a heat map have room.
+_ROW, _NUMBERED = 0.185, 12
+
+#: Rows of families that a panel of one height has room for.
+_FAMILIES = 14
+
+#: Networks up to which each has room for its name.
+_NAMED = 56
 
 
 def draw_table(table: LookupTable, out: str | Path) -> Path:
-    """Draw a table as PNG: its costs, how well they are known, and the drift.
+    """Draw a table: its costs, how well they are known, and the drift.
 
     With layers, costs by layer and candidate and the half-widths of their intervals; of operators, the measured
     networks against the sums of their operators, and the operators by family.
@@ -41,7 +62,7 @@ def draw_table(table: LookupTable, out: str | Path) -> Path:
     table : LookupTable
         What to draw; numbers that were not measured have neither intervals nor a drift.
     out : str or Path
-        The file.
+        The file: SVG if its name ends in ``.svg``, otherwise PNG.
 
     Raises
     ------
@@ -49,22 +70,52 @@ def draw_table(table: LookupTable, out: str | Path) -> Path:
         If it cannot be written.
     """
     measured = bool(table.drift)
-    height = 0.24 * len(table.searched) + 2.2 if table.layers else 5.5
-    figure = Figure(figsize=(12 if measured else 7, height), layout="constrained")
-    figure.suptitle(f"{table.metric} of {table.space.name} on {table.platform.id}", fontsize=11)
-    if not measured:
-        draw_costs(figure.subplots(), table)
-        return save_png(figure, out)
-    grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
-    left, above, below = (figure.add_subplot(grid[place]) for place in ((slice(None), 0), (0, 1), (1, 1)))
     if table.layers:
-        draw_costs(left, table)
-        _draw_intervals(above, table)
+        height = 1.3 + _ROW * len(table.searched)
     else:
-        _draw_networks(left, table)
-        _draw_families(above, table)
-    draw_drift(below, table.drift)
-    return save_png(figure, out)
+        height = max(3.0, 0.8 + 0.13 * max(_FAMILIES, len(_families(table))))
+    below = 2.4 if measured else 0.0
+    title = f"{_table_conclusion(table)}\n{table.metric} of {table.space.name} on {table.platform.id}"
+    with picture(out, title, height=height + below + 0.4) as figure:
+        if not measured:
+            draw_costs(figure.subplots(), table)
+            return Path(out)
+        grid = figure.add_gridspec(2, 2, height_ratios=(height, below))
+        if table.layers:
+            draw_costs(figure.add_subplot(grid[0, :]), table)
+            _draw_intervals(figure.add_subplot(grid[1, 0]), table)
+        else:
+            _draw_families(figure.add_subplot(grid[0, :]), table)
+            _draw_networks(figure.add_subplot(grid[1, 0]), table)
+        draw_drift(figure.add_subplot(grid[1, 1]), table.drift)
+    return Path(out)
+
+
+def _table_conclusion(table: LookupTable) -> str:
+    """Say how well the costs of a table are known, or how far they reach."""
+    if not table.layers:
+        count = number_of(len(table.operators), "operator")
+        errors = _network_errors(table)
+        if not errors:
+            return f"Costs of {count}"
+        networks = number_of(len(errors), "network")
+        return f"Sums of {count} are {format_percent(float(np.median(errors)))} off {networks} that were measured whole"
+    entries = [entry for layer in table.searched for entry in layer.entries.values() if entry.value > 0]
+    count = f"{number_of(len(entries), 'candidate')} in {number_of(len(table.searched), 'layer')}"
+    if not entries:
+        return count
+    if table.drift:
+        width = float(np.median([entry.half_width / entry.value for entry in entries]))
+        return f"{count}: half of the costs are known to {format_percent(width)} or better"
+    factor, unit = METRICS[table.metric].shown
+    costs = [entry.value * factor for entry in entries]
+    return f"{count} cost from {min(costs):.3g} to {max(costs):.3g} {unit}"
+
+
+def _network_errors(table: LookupTable) -> list[float]:
+    """Return how far sums of operators are off the networks that were measured whole."""
+    estimator = TableEstimator(table)
+    return [abs(estimator.of_sum(network.entries) / network.value - 1) for network in table.networks]
 
 
 def draw_costs(axes: Any, table: LookupTable) -> None:
@@ -78,24 +129,39 @@ def draw_costs(axes: Any, table: LookupTable) -> None:
     positive = costs[np.nan_to_num(costs) > 0]
     # What does nothing takes a thousandth of the rest, and would leave the rest one colour.
     low = max(positive.min(), positive.max() / _COLOURS) if len(positive) else 0.0
-    norm = LogNorm(low, positive.max(), clip=True) if len(positive) and low < positive.max() else None
-    image = axes.imshow(np.where(np.nan_to_num(costs) > 0, costs, np.nan), aspect="auto", cmap="cividis", norm=norm)
-    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-    axes.set_yticks(range(len(table.searched)), [layer.name for layer in table.searched], fontsize=7)
-    for row, column in np.ndindex(*costs.shape):
-        if not np.isnan(costs[row, column]):
-            dark = image.norm(costs[row, column]) < 0.6
-            axes.text(
-                column,
-                row,
-                f"{costs[row, column]:.3g}",
-                ha="center",
-                va="center",
-                fontsize=6,
-                color="white" if dark else "black",
-            )
-    axes.set_title(f"Cost of every candidate [{unit}]; white: none", fontsize=10)
-    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+    norm = LogNorm(low, positive.max()) if len(positive) and low < positive.max() else None
+    colours = matplotlib.colormaps["cividis"].with_extremes(under=_SMALL_COST, bad="white")
+    image = axes.imshow(np.where(np.nan_to_num(costs) > 0, costs, np.nan), aspect="auto", cmap=colours, norm=norm)
+    _name_cells(axes, image, costs, [layer.name for layer in table.searched], names)
+    below = norm is not None and bool((positive < low).any())
+    less = f"; grey: less than {low:.2g}" if below else ""
+    axes.set_title(f"Cost of every candidate [{unit}]; white: none{less}")
+    bar = axes.figure.colorbar(image, ax=axes, extend="min" if below else "neither", pad=0.02, aspect=30)
+    if norm is not None:
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.grid(visible=False)
+
+
+def _name_cells(
+    axes: Any, image: Any, numbers: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str]
+) -> None:
+    """Name the rows and columns of a heat map, and write its numbers where they have room."""
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    name_columns(axes, columns)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=SMALL)
+    axes.tick_params(length=0)
+    if len(columns) > _NUMBERED:
+        return
+    for row, column in np.ndindex(*numbers.shape):
+        number = numbers[row, column]
+        if np.isnan(number):
+            continue
+        red, green, blue, _ = image.cmap(image.norm(number))
+        colour = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 or number <= 0 else "white"
+        axes.text(column, row, f"{number:.3g}", ha="center", va="center", fontsize=SMALL, color=colour)
 
 
 def _costs(table: LookupTable, names: list[str]) -> NDArray[np.float64]:
@@ -117,12 +183,12 @@ def _draw_intervals(axes: Any, table: LookupTable) -> None:
     )
     if table.protocol is not None and table.protocol.half_width:
         axes.axhline(table.protocol.half_width * 100, color=DARK, linestyle="--", label="asked for")
-        axes.legend(fontsize=8)
+        axes.legend()
     logarithmic(axes, "x")
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"cost [{unit}]")
     axes.set_ylabel("half-width [%]")
-    axes.set_title("How well each entry is known", fontsize=10)
+    axes.set_title("How well each entry is known")
     plain(axes)
 
 
@@ -134,73 +200,89 @@ def _draw_networks(axes: Any, table: LookupTable) -> None:
     if measured:
         draw_ideal(axes, [*measured, *summed], [0.10])
     axes.plot(measured, summed, "o", color=BLUE, markersize=4)
-    axes.set(xlabel=f"measured whole [{unit}]", ylabel=f"sum of its operators, calibrated [{unit}]")
-    axes.set_title("Networks measured", fontsize=10)
+    axes.set(xlabel=f"measured whole [{unit}]", ylabel=f"sum, calibrated [{unit}]")
+    axes.set_title("Sums against networks measured whole; band: 10 %")
     plain(axes)
 
 
-def _draw_families(axes: Any, table: LookupTable) -> None:
-    factor, unit = METRICS[table.metric].shown
+def _families(table: LookupTable) -> dict[str, list[float]]:
+    """Return the costs of operators by family, as they are shown."""
+    factor, _ = METRICS[table.metric].shown
     values: dict[str, list[float]] = defaultdict(list)
     for entry in table.operators:
         if entry.op:
             values[family_of(entry.op)].append(entry.value * factor)
+    return values
+
+
+def _draw_families(axes: Any, table: LookupTable) -> None:
+    _, unit = METRICS[table.metric].shown
+    values = _families(table)
     names = sorted(values, key=lambda name: max(values[name]))
     for row, name in enumerate(names):
         axes.plot(values[name], [row] * len(values[name]), "|", color=BLUE, markersize=7)
-    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=SMALL)
     logarithmic(axes, "x")
-    axes.set_xlabel(f"operator [{unit}]")
+    axes.set_title("Every operator, by family")
+    axes.set_xlabel(f"{table.metric} of the operator [{unit}]")
     plain(axes)
 
 
 def draw_comparison(comparison: TableComparison, out: str | Path) -> Path:
-    """Draw a comparison as PNG.
+    """Draw a comparison: the ratio of every candidate, and one table against the other.
 
     Parameters
     ----------
     comparison : TableComparison
         What to draw.
     out : str or Path
-        The file.
+        The file: SVG if its name ends in ``.svg``, otherwise PNG.
 
     Raises
     ------
     OutputError
         If it cannot be written.
     """
-    height = 0.24 * len(comparison.ratios) + 2.4
-    figure = Figure(figsize=(13, max(4.5, height)), layout="constrained")
-    figure.suptitle(
-        f"{comparison.first.metric}: {comparison.second.platform.id} over {comparison.first.platform.id}", fontsize=11
-    )
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    _draw_ratios(figure, left, comparison)
-    _draw_costs(right, comparison)
-    return save_png(figure, out)
+    first, second = comparison.first.platform.id, comparison.second.platform.id
+    ratios = [ratio for row in comparison.ratios.values() for ratio in row.values()]
+    title = f"{second} over {first}"
+    if ratios:
+        title = (
+            f"{number_of(len(ratios), 'candidate')}: {comparison.ratio:.3g} times the {comparison.first.metric} in the "
+            f"median, from {min(ratios):.3g} to {max(ratios):.3g}\n{title}"
+        )
+    height = 1.2 + _ROW * len(comparison.ratios)
+    with picture(out, title, height=height + 3.2) as figure:
+        above, below = figure.subplots(2, 1, height_ratios=(height, 2.8))
+        _draw_ratios(above, comparison)
+        _draw_costs(below, comparison)
+    return Path(out)
 
 
-def _draw_ratios(figure: Figure, axes: Any, comparison: TableComparison) -> None:
+def _draw_ratios(axes: Any, comparison: TableComparison) -> None:
     ratios = comparison.ratios
     names = list(dict.fromkeys(choice for row in ratios.values() for choice in row))
-    logs = np.full((len(ratios), len(names)), np.nan)
+    numbers = np.full((len(ratios), len(names)), np.nan)
     for index, row in enumerate(ratios.values()):
         for choice, ratio in row.items():
-            logs[index, names.index(choice)] = math.log(ratio / comparison.ratio)
-    limit = max(0.05, float(np.nanquantile(np.abs(logs), 0.85)) if np.isfinite(logs).any() else 0.05)
-    image = axes.imshow(logs, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit)
-    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8 if len(names) < 20 else 4)
-    axes.set_yticks(range(len(ratios)), list(ratios), fontsize=7)
-    if len(names) < 20:
-        for index, row in enumerate(ratios.values()):
-            for choice, ratio in row.items():
-                pale = abs(logs[index, names.index(choice)]) < 0.6 * limit
-                colour = "black" if pale else "white"
-                axes.text(
-                    names.index(choice), index, f"{ratio:.3g}", ha="center", va="center", fontsize=6, color=colour
-                )
-    axes.set_title(f"Ratio of every candidate; white: the median, {comparison.ratio:.3g}", fontsize=10)
-    figure.colorbar(image, ax=axes, shrink=0.8, label="log of the ratio over the median")
+            numbers[index, names.index(choice)] = ratio
+    known = numbers[np.isfinite(numbers)]
+    middle = comparison.ratio if len(known) else 1.0
+    most = max(0.05, float(np.quantile(np.abs(np.log(known / middle)), 0.85)) if len(known) else 0.05)
+    ends = middle * np.exp(-most), middle * np.exp(most)
+    norm: Normalize = LogNorm(*ends)
+    image = axes.imshow(
+        numbers, aspect="auto", cmap=matplotlib.colormaps["RdBu_r"].with_extremes(bad="0.93"), norm=norm
+    )
+    _name_cells(axes, image, numbers, list(ratios), names)
+    axes.set_title(f"Ratio of every candidate; white: the median, {comparison.ratio:.3g}; grey: not in both")
+    beyond = bool((known < ends[0]).any()), bool((known > ends[1]).any())
+    extend = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}[beyond]
+    bar = axes.figure.colorbar(image, ax=axes, extend=extend, pad=0.02, aspect=30)
+    bar.ax.yaxis.set_major_locator(FixedLocator(np.geomspace(*ends, 5).tolist()))
+    bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
+    bar.ax.yaxis.set_minor_locator(FixedLocator([]))
+    bar.ax.grid(visible=False)
 
 
 def _draw_costs(axes: Any, comparison: TableComparison) -> None:
@@ -211,23 +293,23 @@ def _draw_costs(axes: Any, comparison: TableComparison) -> None:
     if pairs:
         ends = [min(firsts), max(firsts)]
         axes.plot(ends, [end * comparison.ratio for end in ends], color=DARK, linestyle="--", label="median ratio")
-        axes.legend(fontsize=8)
+        axes.legend()
         logarithmic(axes)
-    axes.set_xlabel(f"first [{unit}]")
-    axes.set_ylabel(f"second [{unit}]")
-    axes.set_title(f"Every candidate; Spearman {comparison.spearman:.3f}", fontsize=10)
+    axes.set_xlabel(f"{comparison.first.platform.id} [{unit}]")
+    axes.set_ylabel(f"{comparison.second.platform.id} [{unit}]")
+    axes.set_title(f"Every candidate; rank correlation (Spearman) {comparison.spearman:.3f}")
     plain(axes)
 
 
 def draw_validation(validation: Validation, out: str | Path) -> Path:
-    """Draw a validation as PNG: a scatter of all networks with the ideal diagonal, errors, and the drift.
+    """Draw a validation: all networks with the ideal diagonal, their errors, and the drift.
 
     Parameters
     ----------
     validation : Validation
         What to draw.
     out : str or Path
-        The file.
+        The file: SVG if its name ends in ``.svg``, otherwise PNG.
 
     Raises
     ------
@@ -236,14 +318,42 @@ def draw_validation(validation: Validation, out: str | Path) -> Path:
     OutputError
         If it cannot be written.
     """
-    figure = Figure(figsize=(12, 5.5), layout="constrained")
-    grid = figure.add_gridspec(2, 2, width_ratios=(1, 1), height_ratios=(2, 1))
-    title = f"{validation.estimator}, {number_of(len(validation.results), 'network')}"
-    figure.suptitle(textwrap.fill(title, _LINE), fontsize=11)
-    draw_scatter(figure.add_subplot(grid[:, 0]), validation)
-    _draw_errors(figure.add_subplot(grid[0, 1]), validation)
-    draw_drift(figure.add_subplot(grid[1, 1]), validation.drift)
-    return save_png(figure, out)
+    _check_networks(validation)
+    halves = validation.repeatability
+    repeats = "" if halves is None else f" (repeatability {format_percent(halves.mape)})"
+    title = (
+        f"{number_of(len(validation.results), 'network')} never measured before: "
+        f"{format_percent(validation.scores.mape)} off in the mean{repeats}\n"
+        f"{validation.metric} on {validation.platform.id}, predicted by {_short(validation.estimator)}"
+    )
+    with picture(out, title, height=6.6) as figure:
+        grid = figure.add_gridspec(2, 2, width_ratios=(3, 2), height_ratios=(3, 2))
+        draw_scatter(figure.add_subplot(grid[0, 0]), validation)
+        draw_drift(figure.add_subplot(grid[0, 1]), validation.drift)
+        _draw_errors(figure.add_subplot(grid[1, :]), validation)
+    return Path(out)
+
+
+def _short(estimator: str) -> str:
+    """Describe an estimator without the arguments of its space.
+
+    >>> _short("TableEstimator(fbnet(width=1.0, depth=1.0), latency on pi.torch.fp32.t1)")
+    'a table of fbnet'
+    >>> _short("another")
+    'another'
+    """
+    of_table = re.match(r"TableEstimator\((\w+)\b", estimator)
+    if of_table:
+        return f"a table of {of_table[1]}"
+    named = re.match(r"\w+", estimator)
+    return named[0] if named else "an estimator"
+
+
+def _check_networks(validation: Validation) -> None:
+    if not validation.results:
+        raise InvalidValueError(
+            f"The validation of {validation.estimator} has scores alone. There are no networks to plot."
+        )
 
 
 def _is_extreme(result: NetworkResult) -> bool:
@@ -252,10 +362,7 @@ def _is_extreme(result: NetworkResult) -> bool:
 
 def draw_scatter(axes: Any, validation: Validation) -> None:
     """Draw predicted against measured costs, with the ideal diagonal; `InvalidValueError` if there are no networks."""
-    if not validation.results:
-        raise InvalidValueError(
-            f"The validation of {validation.estimator} has scores alone. There are no networks to plot."
-        )
+    _check_networks(validation)
     factor, unit = METRICS[validation.metric].shown
     ends = [number * factor for item in validation.results for number in (item.measured, item.predicted.value)]
     draw_ideal(axes, ends, [0.10, 0.05])
@@ -270,20 +377,16 @@ def draw_scatter(axes: Any, validation: Validation) -> None:
                     [max(0.0, item.high - item.measured) * factor for item in chosen],
                 ],
                 fmt="o",
-                markersize=5,
+                markersize=4,
+                elinewidth=1,
                 color=colour,
                 label=label,
             )
     axes.set_xlabel(f"measured {validation.metric} [{unit}]")
     axes.set_ylabel(f"predicted {validation.metric} [{unit}]")
-    scores, halves = validation.scores, validation.repeatability
-    axes.set_title(
-        f"MAPE {format_percent(scores.mape)}, within 10 %: {format_percent(scores.within10)}, "
-        f"Spearman {scores.spearman:.3f}"
-        + (f"\nrepeatability of the measurement {format_percent(halves.mape)}" if halves is not None else ""),
-        fontsize=10,
-    )
-    axes.legend(fontsize=8, loc="upper left", title="bands: 5 and 10 %", title_fontsize=8)
+    scores = validation.scores
+    axes.set_title(f"{format_percent(scores.within10)} within 10 %; rank correlation (Spearman) {scores.spearman:.3f}")
+    axes.legend(loc="upper left", title="bands: 5 and 10 %")
     plain(axes)
 
 
@@ -296,11 +399,11 @@ def _draw_errors(axes: Any, validation: Validation) -> None:
     )
     named = len(ordered) <= _NAMED
     axes.set_xticks(range(len(ordered)) if named else [], [item.name for item in ordered] if named else [])
-    axes.tick_params(axis="x", rotation=90, labelsize=6)
+    axes.tick_params(axis="x", rotation=90, labelsize=SMALL)
     axes.margins(x=0.01)
     axes.axhline(0, color=GREY, lw=1)
     axes.set_ylabel("error [%]")
-    axes.set_title("Predicted over measured, less one; networks from light to heavy", fontsize=10)
+    axes.set_title("Predicted over measured, less one; networks from light to heavy")
     plain(axes)
 
 
@@ -336,10 +439,14 @@ def plot(thing: Any, axes: Any = None) -> Any:
 def _draw_blocks(axes: Any, analysis: ModelAnalysis) -> None:
     places = range(len(analysis.blocks))
     axes.bar(places, [block.share * 100 for block in analysis.blocks], color=BLUE)
-    axes.set_xticks(places, [block.name for block in analysis.blocks], rotation=90, fontsize=7)
+    axes.set_xticks(places, [block.name for block in analysis.blocks], rotation=90, fontsize=SMALL)
     timed = any(block.latency is not None for block in analysis.blocks)
-    axes.set_ylabel(f"share of the {'latency' if timed else 'FLOPs'} [%]")
-    axes.set_title(repr(analysis), fontsize=10)
+    what = "latency" if timed else "FLOPs"
+    axes.set_ylabel(f"share of the {what} [%]")
+    most = max(analysis.blocks, key=lambda block: block.share)
+    axes.set_title(
+        f"{most.name} takes {format_percent(most.share)} of the {what} of {number_of(len(analysis.blocks), 'block')}"
+    )
     plain(axes, "y")
 
 

@@ -295,7 +295,8 @@ class TableFit:
     def with_pairs(
         self, runs: Runs, protocol: Protocol, neighbours: Neighbours, taken: NDArray[np.bool_] | None = None
     ) -> TableFit | None:
-        """Return the fit with costs of pairs of neighbours; None if the parts do not depend on their neighbours.
+        """Return the fit with costs of pairs of neighbours; None if the parts do not depend on their neighbours,
+        or if noise takes the costs of pairs for more than networks cost.
 
         The costs of pairs are fitted to all distinct networks, or only to those `taken`.
         """
@@ -313,6 +314,9 @@ class TableFit:
         pooled = self.places.pooled(values, np.bincount(flat, minlength=count))
         fit = replace(self, values=pooled, samples=samples, pairs=pairs)
         sums, times_run = fit._sums(runs.networks), runs.counts[runs.ids]
+        if sums.min() <= 0:
+            # Pairs that say that a measured network costs nothing were fitted to noise.
+            return None
         weights = _run_weights(times_run, np.log(runs.whole / (self.slowness * sums)))
         calibration, residency = fit_residency(sums, runs.whole / self.slowness, weights)
         return replace(fit, calibration=calibration, residency=residency)

@@ -14,7 +14,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Protocol, Subject, time_chain
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.nas import FBNet, LatencyProfiler, SearchSettings, load_dataset, run_search
-from nni_latency.spaces import FBNetSpace
+from nni_latency.spaces import FBNetSpace, draw_samples
 from nni_latency.tables import build_table
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def found(pictures, table):
         target = low + share * (high - low)
         strategy = FBNet(table, target=target, arc_learning_rate=0.1)
         result = run_search(
-            space, pictures, strategy, SETTINGS,
+            space, pictures, strategy, SETTINGS, against=draw_samples(_space(), 6),
             on_epoch=epochs.append, on_final_epoch=final.append, on_batch=batches.append, on_final_batch=last.append,
         )  # fmt: skip
         found[name] = SimpleNamespace(
@@ -105,6 +105,28 @@ def test_accuracy_is_that_of_the_network_on_the_held_back_pictures(found, pictur
     with torch.no_grad():
         guesses = result.network.eval()(inputs).argmax(1)
     assert result.accuracy == pytest.approx(float((guesses == classes).double().mean()))
+
+
+def test_search_is_compared_with_as_many_other_networks_as_it_is_given(found, table):
+    compared = found["tight"].result.compared
+    others = [item for item in compared if not item.searched]
+    assert [item.sample for item in others] == [dict(sample) for sample in draw_samples(_space(), 6)]
+    searched = [item for item in compared if item.searched]
+    assert len(searched) == 6
+    profiler = LatencyProfiler(_space(), latency_estimator=table)
+    assert [item.latency for item in compared] == pytest.approx([profiler.profile(item.sample) for item in compared])
+    assert all(0 <= item.accuracy <= 1 for item in compared)
+    # Each is within a limit of its own, from the cheapest of the others to the costliest.
+    costs = [item.latency for item in searched]
+    assert costs == sorted(costs)
+    assert max(costs) <= max(item.latency for item in others) * (1 + 1e-9)
+
+
+def test_comparing_a_search_does_not_change_what_it_finds(found, pictures, table):
+    torch.manual_seed(0)
+    alone = run_search(_space(), pictures, FBNet(table, target=found["tight"].target, arc_learning_rate=0.1), SETTINGS)
+    assert alone.compared == ()
+    assert (alone.sample, alone.accuracy) == (found["tight"].result.sample, found["tight"].result.accuracy)
 
 
 def test_history_holds_every_epoch(found):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -43,6 +45,19 @@ def test_pictures_are_drawn(known, variant, tmp_path):
     ):
         with Image.open(path) as picture:
             assert min(picture.size) > 500
+
+
+def test_fit_shows_every_kind_also_those_without_convolutions(tmp_path):
+    whole = _points(24, 0)
+    pooled = OpSpec.of("relu", [(1, 16, 8, 8)])
+    points = [*whole.points]
+    points[:4] = [dataclasses.replace(point, kind="pooling", ops=(pooled,)) for point in points[:4]]
+    known = dataclasses.replace(whole, points=tuple(points))
+    estimator = ActsEstimator().fit(known.workloads, known.latencies, platform=known.platform)
+    shown = draw_fit(estimator, known, tmp_path / "fit.svg").read_text(encoding="utf-8")
+    # Once in the legend, and once below the residuals.
+    assert all(shown.count(f"<!-- {kind} -->") == 2 for kind in ("conv", "stem", "pooling"))
+    assert "hollow: no convolution" in shown
 
 
 def test_a_folder_that_can_not_be_written_is_told(known, tmp_path):

@@ -7,9 +7,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from nni_latency.errors import OutputError
+from nni_latency.plots import picture
 
 # Private: what every picture is made of, tested once.
-from nni_latency.plots._canvas import draw_drift, draw_ideal, plain, save_png
+from nni_latency.plots._canvas import draw_drift, draw_ideal, name_columns, plain, save
 from nni_latency.units import METRICS
 
 
@@ -59,12 +60,40 @@ def test_ideal_reaches_over_all_values_with_a_band_for_each_error(axes):
 
 
 def test_figure_is_saved_as_png_and_its_path_returned(tmp_path):
-    path = save_png(Figure(figsize=(2, 1)), str(tmp_path / "folder" / "a.png"))
+    path = save(Figure(figsize=(2, 1)), str(tmp_path / "folder" / "a.png"))
     assert path == tmp_path / "folder" / "a.png"
-    assert imread(path).shape[:2] == (130, 260)
+    assert imread(path).shape[:2] == (192, 384)
+
+
+def test_figure_of_a_name_that_ends_in_svg_is_one_and_the_same_every_time(tmp_path):
+    first, second = (save(Figure(figsize=(2, 1)), tmp_path / name) for name in ("a.svg", "b.SVG"))
+    assert b"<svg" in first.read_bytes()
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_figure_that_can_not_be_saved_is_an_error(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match=r"Cannot write .*a\.png"):
-        save_png(Figure(), tmp_path / "file" / "a.png")
+        save(Figure(), tmp_path / "file" / "a.png")
+
+
+def test_picture_is_as_wide_as_it_is_shown_and_has_a_title_in_the_style_of_all(tmp_path):
+    long = "A title that is too long for a line of a picture, " * 4
+    with picture(tmp_path / "a.png", long, height=2) as figure:
+        axes = figure.subplots()
+    assert imread(tmp_path / "a.png").shape[:2] == (384, 2 * 736)
+    assert "\n" in figure.get_suptitle()
+    assert not axes.spines["top"].get_visible()
+    assert min(label.get_fontsize() for label in axes.get_xticklabels()) * 96 / 72 >= 9
+
+
+def test_picture_that_failed_is_not_saved(tmp_path):
+    with pytest.raises(ZeroDivisionError), picture(tmp_path / "a.png", "never", height=2):
+        1 / 0  # noqa: B018
+    assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize(("count", "shown"), [(5, 5), (56, 56), (200, 50)])
+def test_names_side_by_side_have_room(axes, count, shown):
+    name_columns(axes, [f"candidate {n}" for n in range(count)])
+    assert len(axes.get_xticklabels()) == shown

@@ -18,8 +18,15 @@ def test_networks_of_any_length_are_drawn(pairs, tmp_path):
     network = chained([OpSpec.of(kind, [(1, 4)]) for kind in ("sigmoid", "neg")] * pairs)
     with Image.open(draw_fusion(network, _RULES, tmp_path / "before_after.png")) as picture:
         width, height = picture.size
-    assert width > 800
-    assert height < 1600
+    assert width == 2 * 736
+    assert height < 2400
+
+
+def test_title_counts_operators_and_kernels(tmp_path):
+    network = chained([OpSpec.of(kind, [(1, 4)]) for kind in ("sigmoid", "neg")] * 3)
+    shown = draw_fusion(network, _RULES, tmp_path / "a.svg", title="three").read_text(encoding="utf-8")
+    assert "6 operators run as 3 kernels" in shown
+    assert "three" in shown
 
 
 def test_what_nobody_could_read_is_not_drawn(tmp_path):

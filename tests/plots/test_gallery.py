@@ -6,7 +6,13 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+from PIL import Image
+
 import nni_latency.plots
+
+# Private: what every picture is made of.
+from nni_latency.plots._canvas import STYLE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "gallery.rst").read_text(encoding="utf-8")
@@ -18,12 +24,31 @@ def test_every_function_that_draws_is_in_the_gallery():
 
 
 def test_pictures_are_those_that_the_commands_write():
-    shown = set(re.findall(r"\.\. image:: images/gallery/(\w+\.png)", PAGE))
-    assert shown == {path.name for path in (ROOT / "docs" / "images" / "gallery").glob("*.png")}
+    shown = set(re.findall(r"\.\. image:: images/gallery/(\w+\.(?:png|svg))", PAGE))
+    assert shown == {path.name for path in (ROOT / "docs" / "images" / "gallery").iterdir()}
     commands = runpy.run_path(str(ROOT / "examples" / "gallery.py"))["commands"]()
-    written = {word for command in commands for word in command if word.endswith(".png")}
+    written = {word for command in commands for word in command if word.endswith((".png", ".svg"))}
     # A search names its picture itself.
     assert shown == written | {"search.png"}
+
+
+#: Pictures that were drawn before the style that all have, whose measurements have to be repeated for another one.
+EARLIER = {
+    *("fit.png", "front.png", "models.png", "operators.png", "predicted_kernels.png", "predictions.png", "search.png"),
+    *("staircase.png", "weighted.png"),
+}
+
+
+def test_pictures_are_drawn_for_the_width_at_which_they_are_shown():
+    """736 px, and the smallest letters of 9 px; twice as many pixels for sharp screens."""
+    for path in (ROOT / "docs" / "images" / "gallery").iterdir():
+        if path.suffix == ".svg":
+            width = re.search(r'<svg [^>]*width="([\d.]+)pt"', path.read_text(encoding="utf-8"))
+            assert float(width[1]) * 96 / 72 == pytest.approx(736), path.name
+        elif path.name not in EARLIER:
+            with Image.open(path) as picture:
+                assert picture.size[0] == 2 * 736, path.name
+    assert min(size for name, size in STYLE.items() if name.endswith("size") and "marker" not in name) * 96 / 72 >= 9
 
 
 def test_page_shows_pictures_on_the_first_page():

@@ -14,6 +14,7 @@ from nni_latency.estimators import Estimate
 from nni_latency.platforms import Platform
 from nni_latency.plots import draw_validation
 from nni_latency.spaces import FBNetSpace
+from nni_latency.units import format_percent
 from nni_latency.validation import NetworkResult, Validation, draw_networks
 
 
@@ -60,6 +61,14 @@ def test_picture_of_a_validation_is_a_png_of_readable_size(png):
     height, width, _ = imread(png).shape
     assert 1000 <= width <= 2400
     assert 500 <= height <= 1500
+
+
+def test_title_says_how_far_off_and_shows_no_repr(validation, tmp_path):
+    shown = draw_validation(validation, tmp_path / "a.svg").read_text(encoding="utf-8")
+    count, error = len(validation.results), format_percent(validation.scores.mape)
+    assert f"{count} networks never measured before: {error} off in the mean" in shown
+    assert "predicted by a table of fbnet" in shown
+    assert "TableEstimator" not in shown
 
 
 @pytest.mark.parametrize(
