@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print the tests of what has changed: of the files that differ from main, and of those that git does not know yet.
 
 ``make check`` runs them. The tests of a module are those named after it, otherwise those of its whole room; those that

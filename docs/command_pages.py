@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference of commands, made of click's own commands: ``.. command:: NAME`` and ``.. commands::``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the JSON schemas of tables to reference/*.schema.json. Run it after a format has changed."""
 
 from __future__ import annotations

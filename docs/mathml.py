@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas as MathML, written when the pages are built: a reader needs no script and no network."""
 
 from __future__ import annotations

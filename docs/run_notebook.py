@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the notebook of the documentation and store what its cells print, which its page shows.
 
 python docs/run_notebook.py        # about a minute on an idle machine

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far the ACTS estimator is off on operators that somebody else measured: convolutions on an NVIDIA A30.
 
 The file is the ``a30_operators.csv`` of ml-operator-profiling, with the columns ``operator`` (the ``repr`` of a torch

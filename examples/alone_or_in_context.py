@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How candidates are timed decides what their sum is worth: alone, alone but interleaved, or in context.
 
 Candidates of the FBNet space are timed in each of these ways, and so are whole random networks, all in one run and in

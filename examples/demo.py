@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole way once: a table of this device, a search under a target, and the check of what was found.
 
 Run it with ``make demo``. It prints every command before it runs it, so each can be repeated by hand.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service with a farm of two workers in one command: ResNet-18 is asked for twice, first measured, then known.
 
 Run it with ``make demo-service``; Ctrl-C ends it. ``--once`` ends it after the questions.

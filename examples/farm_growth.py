@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a farm grows: what its scheduler can do, measured with up to 8 workers, and simulated with 1,000.
 
     python examples/farm_growth.py --out docs/images/farm_growth.png

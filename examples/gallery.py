@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw every picture of the documentation's gallery, by the commands that stand above the pictures in docs/gallery.rst.
 
     python examples/gallery.py                # pictures in docs/images/gallery, about fifteen minutes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy of networks from the energy of their operators, on published measurements of GPUs.
 
 The files are those of ml-operator-profiling for one device: operators and whole networks of torchvision, with the

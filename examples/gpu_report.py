@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that needs a GPU, in half an hour at most, and one report of it.
 
 Run it with ``make gpu``. It runs the tests marked gpu, builds an FBNet table at batch 1 and 32 and validates each, does

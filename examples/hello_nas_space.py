@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The space of NNI's tutorial "Hello, NAS!", and pictures for it that need no download.
 
 NNI makes no supernet of a dropout rate that is searched, so trials of networks search it (`evolution`, `random`).

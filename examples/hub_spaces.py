@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build a table of operators for spaces of NNI's hub, and hold it to networks that nobody measured before.
 
     python examples/hub_spaces.py                                  # all eleven, about three minutes each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count the kernels of the spaces that ship, which is where sampling of kernels begins.
 
     python examples/kernel_prior.py                                # FBNet and NNI's hub, some minutes

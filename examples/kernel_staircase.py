@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw the latency of a convolution over its output channels, predicted and measured on this machine.
 
     nni-latency learn kernels --kernel conv --budget 10min --out kernels.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adaptive against random sampling of kernels: how well kernels are predicted that neither has measured.
 
     python examples/kernels_never_sampled.py --runtime openvino --kernels conv_bn_relu --budget 240

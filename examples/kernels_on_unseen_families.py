@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predict whole networks of families that no kernel was sampled for, and measure them.
 
 Kernels are sampled around configurations of a prior. The families here have no part in it, where it was counted without

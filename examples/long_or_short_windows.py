@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Long windows of a meter against many short ones: real timings, and meters that are simulated on them.
 
     python examples/long_or_short_windows.py --seconds 20

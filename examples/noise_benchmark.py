@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How good a table and its validation are on a noisy machine: ``python examples/noise_benchmark.py``.
 
 A disturber runs on a processor that measuring does not use and alternates between idling, convolving and sweeping over

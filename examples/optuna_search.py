@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A search by Optuna for accuracy and latency: the latency of every network is read from a table of this device.
 
 The space is a small FBNet. Every network that Optuna draws is trained on scikit-learn's digits for a moment, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the pages of the documentation fit a screen, in Chromium, with a window of 1,280 and of 390 pixels.
 
     make docs

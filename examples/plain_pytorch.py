@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A differentiable search in plain PyTorch: only the costs come from this package, by `load_estimator`.
 
 A super-network of six layers with four candidates each is trained on scikit-learn's digits. The loss has a penalty on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A residual network of timm, pruned to a latency: the predictor of whole networks says how much has to go.
 
 The network is trained on scikit-learn's digits for a moment, without downloaded weights. Inside its residual blocks the

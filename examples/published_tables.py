@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of devices that others measured: solved from the FBNet networks of HELP, and imported from jh88/fbnet.
 
 These tables ship in ``lut/``; this makes them again. The data are read from a folder with ``help-fbnet/``

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure networks that others made and deploy, predict them, and put the errors beside those of other tests.
 
 A predictor of whole networks is tested in four ways, from the easiest to the one that counts:

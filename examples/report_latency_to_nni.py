@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A multi-trial experiment of NNI whose web page shows every network's latency beside its accuracy.
 
 First a table of this device is built, in a small version of the space of FBNet. Then random search: no network slower

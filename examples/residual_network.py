@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network of the form of ResNet-18, to divide into kernels.
 
 nni-latency learn kernels --fusion all --runtime torchscript --out rules.json

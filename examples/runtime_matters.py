@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a table of eager torch is worth for a network that is deployed in another runtime.
 
 Tables of both runtimes are built, and networks that neither has seen are measured in the deployed one. Then each table

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far an ACTS fit is off on this machine: on blocks that it never saw, and on five whole networks.
 
 It measures the predefined micro-benchmarks as ``nni-latency learn device`` does; then the same points again, in

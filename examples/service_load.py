@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service under load: mixed requests of many clients while workers of its farm are killed.
 
     python examples/service_load.py --requests 10000

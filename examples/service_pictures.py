@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of the page of a service that runs, as the documentation shows them.
 
     nni-latency serve --platform onnxruntime,openvino

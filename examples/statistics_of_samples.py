@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which statistic of raw samples repeats best, and whether windows should be long or many.
 
     python examples/statistics_of_samples.py [DATABASE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three ways to tell the latency of a network, side by side: by module, by graph, and the network as a whole.
 
 A space like MobileNetV2 is made of NNI's value choices, for the kernel and the expansion of every stage. Four networks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A new device from ten networks: how well published measurements of other devices predict it.
 
 The data are those of HELP (NeurIPS 2021), a folder each of FBNet and NAS-Bench-201 with `architectures.csv` and

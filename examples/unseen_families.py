@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predict networks of families that a predictor has never seen, beside what else is in use.
 
 One family after another is held out; everything else is learned from, and every epoch and setting is chosen on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export networks that no predictor learns from, to judge predictors on.
 
     python examples/unseen_sources.py --out sources      # a file for each, some minutes; those there already are kept

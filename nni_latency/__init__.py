@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """True costs for neural architecture search: latency first, then energy, memory and throughput.
 
 The names below load what they need on first use, so importing the package costs next to nothing.

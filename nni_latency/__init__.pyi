@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from .analysis import ModelAnalysis
 from .errors import LatencyError
 from .estimators import Estimate, Estimator, LayerEstimator, NetworkEstimator, TableEstimator

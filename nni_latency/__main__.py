@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m nni_latency`` is the same as ``nni-latency``."""
 
 from nni_latency.cli import run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the package itself registers, through the same hooks as a stranger's plugin."""
 
 from __future__ import annotations

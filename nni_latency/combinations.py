@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Combinations: how the costs of parts make the cost of a whole, one object for each way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Cost`: a value and the interval in which it lies, with the arithmetic that all records of costs share."""
 
 from __future__ import annotations

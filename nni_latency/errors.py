@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exceptions of the package: one root, one class per kind of mistake."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole files or none: writing that can be interrupted at any moment, locks that die with their process, the cache."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What plugins make and answer is checked where it enters the package, and errors name the plugin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages that are loaded when they are needed: optional dependencies, what a user names, and NNI."""
 
 from __future__ import annotations

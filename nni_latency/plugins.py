@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plugins: what a package may register, and the manager that collects it.
 
 A plugin is a module with functions marked `hookimpl`, named in the entry-point group ``nni_latency``::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place where numbers become text, and text becomes numbers; everything inside is SI."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An adb that reaches devices which are folders of this machine: run as a program, it is the program ``adb``.
 
 It takes the commands that are used, prints what adb prints, and ends with the codes that adb ends with. The folder of

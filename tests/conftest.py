@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all tests share: no test depends on time, on a home directory, or on plugins that happen to be installed."""
 
 from __future__ import annotations

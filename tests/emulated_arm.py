@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Python for 64-bit ARM with numpy, ONNX Runtime and ncnn, emulated on this machine. Times mean nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine without a clock of its own: ONNX files and modules take what the test says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A farm without processes, and a device whose speed changes."""
 
 from __future__ import annotations

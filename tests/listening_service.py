@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service that really listens, in a thread."""
 
 from __future__ import annotations

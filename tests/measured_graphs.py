@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small networks with made-up latencies, for tests of graph predictors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An adapter for tests: its networks compute nothing and have the times that their nodes name. numpy alone."""
 
 from __future__ import annotations

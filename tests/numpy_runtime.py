@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A runtime for tests whose adapter needs numpy alone: networks are exported, and their nodes have invented times."""
 
 from __future__ import annotations

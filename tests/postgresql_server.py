@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A PostgreSQL server of a wheel, while it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A registry of plugins in the place of that of the package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An SSH server on the loopback address, with keys of its own, while it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/api: the names that the reference takes from docstrings are public, and those of the package are all there."""
 
 from __future__ import annotations

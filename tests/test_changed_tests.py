@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``make check``: the tests that belong to a changed file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the costs of parts make the cost of a whole."""
 
 from __future__ import annotations

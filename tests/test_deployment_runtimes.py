@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime and OpenVINO: compiled whole, and divided by their own profiles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole files or none, and locks that die with their process."""
 
 from __future__ import annotations

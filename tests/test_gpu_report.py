@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a GPU, on machines without one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lazy exports and optional packages."""
 
 from __future__ import annotations

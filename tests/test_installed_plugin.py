@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugins of plugins/ installed for real and used through their entry points, next to plugins that misbehave."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LiteRT: networks converted in another Python, run with XNNPACK."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An estimator from whatever `latency_estimator=` may be."""
 
 from __future__ import annotations

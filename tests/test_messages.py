@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that a Python caller sees: none advises an option of the command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What objects look like where a person explores them."""
 
 from __future__ import annotations

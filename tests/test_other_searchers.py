@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of searchers that are not NNI's, with few trials."""
 
 from __future__ import annotations

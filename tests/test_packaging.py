@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is installed: every package of the tree, the tables that ship, and the mark that it is typed."""
 
 from __future__ import annotations
@@ -270,3 +271,13 @@ def test_shipped_table_comes_with_a_validation_that_it_passed(name):
     assert summary.scores.mape <= summary.repeatability.mape + 0.015
     content = json.loads(validation_path(path).read_text(encoding="utf-8"))
     assert content["platform"]["id"] == LookupTable.load(path).platform.id
+
+
+def test_every_python_file_names_its_licence():
+    folders = ("nni_latency", "lut", "plugins", "examples", "tests", "docs", ".ci")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    line = "# SPDX-License-Identifier: Apache-2.0"
+    tops = {path: path.read_text(encoding="utf-8").splitlines()[:2] for path in files if "build" not in path.parts}
+    assert len(tops) > 800
+    # A shebang stays first.
+    assert not [path for path, top in tops.items() if line not in (top if top[0].startswith("#!") else top[:1])]

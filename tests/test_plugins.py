@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What plugins may register, and what happens to those that break or clash."""
 
 from __future__ import annotations

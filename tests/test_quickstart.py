@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notebook of the documentation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example that predicts real networks: on made-up latencies of a few, without a download."""
 
 from __future__ import annotations

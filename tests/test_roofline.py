@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The roofline plugin as a library: what it answers, and that it keeps every contract."""
 
 from __future__ import annotations

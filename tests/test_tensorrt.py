@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorRT on a device, by a stand-in for its Python package and for the CUDA runtime library: there is no GPU here."""
 
 from __future__ import annotations

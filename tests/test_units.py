@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers become text, and text becomes numbers."""
 
 from __future__ import annotations

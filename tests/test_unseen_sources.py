@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example of networks that no predictor learns from: it writes files that are read and run."""
 
 from __future__ import annotations

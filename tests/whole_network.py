@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network-based estimator for tests of what takes any estimator."""
 
 from __future__ import annotations

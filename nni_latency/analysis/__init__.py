@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Analysis of the work, memory and cost of every block of a network, with suggestions."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._model_analysis import BlockAnalysis, ModelAnalysis
 
 __all__ = [

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ModelAnalysis`: work, memory and cost of every block of a network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partition of the operators of a network into natural blocks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suggested changes of a network supported by numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: thin commands over the library, one module each, and what the commands of plugins are made of."""
 
 import lazy_loader

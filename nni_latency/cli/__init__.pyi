@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._console import progress, remarks, results, sentence
 from ._estimator_options import ESTIMATOR_FLAGS
 from ._main import COMMANDS, main, run

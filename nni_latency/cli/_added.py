@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that plugins add to ``nni-latency``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an estimator says of networks, and of operators without a space, layer by layer where it can."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables that ``nni-latency build-lut`` makes: of operators, of estimates, and of tables of other devices."""
 
 from __future__ import annotations

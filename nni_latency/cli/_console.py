@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the commands write: results to stdout, progress and remarks to stderr."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What networks cost: one layer by layer or block by block, or several beside each other."""
 
 from __future__ import annotations

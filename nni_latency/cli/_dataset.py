@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency dataset``: networks of families, and data sets of their latencies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options that choose an estimator or a predictor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports of estimators other than tables: ACTS fits, portable models of time and power, graph predictors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Help in two lengths: ``--help`` lists what most people need, ``--help-all`` every option in sections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which platforms of a predictor are of this machine, and whether it is as fast as when they were learned."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports of kernel predictors, and of fusion rules and the kernels that they make of a network."""
 
 from __future__ import annotations

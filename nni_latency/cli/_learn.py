@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency learn``: a command for each kind of predictor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency learn device``: operators of a device from blocks that characterise it."""
 
 from __future__ import annotations

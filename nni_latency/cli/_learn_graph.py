@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency learn graph``: from this machine, from a data set, or from the records of the database."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency learn kernels``: one kernel at a time, inside of networks, or which operators run as one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency learn graph`` without data: this machine is measured and added to the user's predictor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The group of commands. A command's module is imported when it is called, so that help stays quick."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring: the options of commands that measure, and the progress that they show."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the commands say: how much, in the words of the command line, and in characters that a terminal may show."""
 
 from __future__ import annotations

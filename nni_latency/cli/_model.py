@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network of the user's own: a class in a Python file, its arguments and its inputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NET: how a command line names a network, and how that network is made. Every command that takes networks uses it."""
 
 from __future__ import annotations

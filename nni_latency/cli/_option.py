@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Typed options of commands: a group is a frozen dataclass, each of its fields an option."""
 
 from __future__ import annotations

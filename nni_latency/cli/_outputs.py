@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one rule for every file that a command writes: nothing that is there is destroyed unasked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ``nni-latency profile --measure`` found, by kind of operator, by model or by operator."""
 
 from __future__ import annotations

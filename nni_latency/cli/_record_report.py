@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports of what was recorded: benchmark points, data sets, priors of kernels, validations, searches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a command reports: rows that it hands over once, printed as a table that fits the screen, as JSON or as CSV."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency search``, and the picture of its trade-off."""
 
 from __future__ import annotations

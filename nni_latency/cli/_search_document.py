@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record of a search: versioned JSON, checked by pydantic."""
 
 from __future__ import annotations

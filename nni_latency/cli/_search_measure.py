@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring what ``nni-latency search`` found, also the addends of a weighted sum."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ``nni-latency search`` found: as files, and on the screen."""
 
 from __future__ import annotations

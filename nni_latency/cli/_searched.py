@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ``nni-latency search`` searches for: its options, and the space, estimator and strategy that they name."""
 
 from __future__ import annotations

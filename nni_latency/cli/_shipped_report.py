@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Report of ``show`` without a file: the tables that ship, each with its error and its source."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency show``, and how it reports and draws every kind of file. A new kind is one entry."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options that choose a space, and the space that they and an estimator's table stand for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """User code cannot take a command with it: the command runs in a process of its own, which this light one watches."""
 
 from __future__ import annotations

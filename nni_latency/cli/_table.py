@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency table``: files of tables made into others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports of tables: their entries, their header, and what is doubtful about them."""
 
 from __future__ import annotations

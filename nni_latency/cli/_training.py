@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``--training NAME=VALUE,...``: how something learns, for those who know that they want it otherwise."""
 
 from __future__ import annotations

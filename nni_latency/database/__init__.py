@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The database behind everything that is measured: SQLite in the user's data folder, or PostgreSQL."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._answers import count_stored, list_known, measured_graphs
 from ._database import Database
 from ._export import COLUMNS, export_samples

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The latency of a subject on a platform, found without reading campaigns."""
 
 from __future__ import annotations

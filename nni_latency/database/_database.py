@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Database`: connections to one database, by process and thread, and what is said when they fail."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Raw samples as a file that any other program reads: one row a sample, as Parquet or CSV."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the database is: by name, by URL, by an environment variable, or in the user's data folder."""
 
 from __future__ import annotations

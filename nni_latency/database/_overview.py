@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in a database: by platform and kind, subject by subject, and how fast platforms were over time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Versions of predictors in a database: which there were, how good each was, and which one answers."""
 
 from __future__ import annotations

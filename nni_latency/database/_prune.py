@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Taking old campaigns out of a database. Whole campaigns go, never single records."""
 
 from __future__ import annotations

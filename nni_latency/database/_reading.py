@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is read of campaigns, row by row; rows that make no sense are left out and named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records, failures and headers as rows of the database, and back; rows that make no sense raise an error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of the database in the newest version, and bringing a database to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`DatabaseStore`: the store behind everything that is measured, in a database, and the campaigns written to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Putting campaigns of elsewhere into a database: of another database or a file, each record once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is written of a campaign, within the transaction of a connection.
 
 Which subjects were measured alone is an index of the records, kept in step with them. A row says that there are records

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets of networks with latencies: measurement and files."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._archive import Archive, GraphDocument, Part, networks_schema, write_archive
 from ._batches import BatchedNetworks, part_times, summarise_networks
 from ._content import make_card

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File of a data set: a ZIP archive whose members are read on demand, and the documents in it."""
 
 from __future__ import annotations

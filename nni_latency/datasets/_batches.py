@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measurement of many networks in batches that fit into one process, and latencies from their visits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Content of the file of a data set, and its card."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measurement of many networks on one platform for a data set of latencies."""
 
 from __future__ import annotations

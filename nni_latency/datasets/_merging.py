@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Merging of several data sets, such as those of two devices or two days."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`NetworkFile`: a network to measure as an ONNX file, and its origin."""
 
 from __future__ import annotations

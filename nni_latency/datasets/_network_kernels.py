@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels inside measured networks as training data of kernel predictors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`NetworkSet`: networks and their latencies on platforms, read lazily from a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writing of data sets from measurements, and import from and export to NNLQP's layout."""
 
 from __future__ import annotations

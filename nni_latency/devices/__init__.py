@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices on which nothing of this package is installed, reached by SSH, by ADB, or as another Python."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._adb import AdbConnection
 from ._check import DeviceCheck, check_device, check_devices
 from ._connection import Completed, Connection, DeviceError, PythonConnection

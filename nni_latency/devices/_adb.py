@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`AdbConnection`: an Android device that is reached by this machine's adb."""
 
 from __future__ import annotations

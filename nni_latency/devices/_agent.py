@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent: the program that is sent to a device and measures there. Standard library alone, Python 3.8 or later.
 
 It is two processes of the same source. The supervisor owns a temporary folder and the line to the other machine; the

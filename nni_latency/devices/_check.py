@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`check_devices`: whether devices are reached and ready to measure, and what to do where they are not."""
 
 from __future__ import annotations

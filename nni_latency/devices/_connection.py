@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Connection`: how programs are run on a device, and files copied to it; and the connection to this machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benches on a device: a visit is one request, and those of a round are sent together."""
 
 from __future__ import annotations

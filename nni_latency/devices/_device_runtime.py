@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`DeviceRuntime`: a runtime whose networks are made here, and compiled, run and profiled on a device."""
 
 from __future__ import annotations

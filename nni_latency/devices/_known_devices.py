@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KnownDevice`: a device that ``devices.toml`` gives a name, and how that file is read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Line`: the pipes of an agent on a device, and why they broke."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of an adapter on a device, with random weights instead of those that would have to be sent."""
 
 from __future__ import annotations

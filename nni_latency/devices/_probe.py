@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is looked at on a device before anything is measured there. Standard library alone, Python 3.8 or later.
 
 The program is sent behind the agent's source, whose readers of facts and conditions it uses.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Session`: the line to the agent of a device, which is started, asked, and started again when it is lost."""
 
 from __future__ import annotations

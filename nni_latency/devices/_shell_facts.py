@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a device is and what it is like, read by a POSIX shell alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ShellLock`: the lock of a device that has no Python, by the program flock; agents see it, and it sees theirs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SshConnection`: a device that is reached by the OpenSSH client of this machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Tool`: a benchmark binary of a runtime, how it is started, and how what it writes is read."""
 
 from __future__ import annotations

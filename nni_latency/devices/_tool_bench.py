@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benches of a benchmark binary: a visit starts it on the reference network, and then on the network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``benchmark_app``: the benchmark binary of OpenVINO, in C++ or in Python."""
 
 from __future__ import annotations

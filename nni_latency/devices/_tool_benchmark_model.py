@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``benchmark_model``: the benchmark binary of LiteRT, which was TFLite."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``benchncnn``: the benchmark binary of ncnn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ToolDevice`: a tool on a device, networks sent there once by content, and starts of the tool on them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FileTool`: a benchmark binary of a user, described in a TOML file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ToolNetwork`: a network that a tool runs on a device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``onnxruntime_perf_test``: the benchmark binary of ONNX Runtime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ToolRuntime`: networks made here and run by a benchmark binary on a device, and its benches."""
 
 from __future__ import annotations

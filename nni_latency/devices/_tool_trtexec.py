@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``trtexec``: the benchmark binary of TensorRT."""
 
 from __future__ import annotations

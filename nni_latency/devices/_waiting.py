@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is waited for on a device: its return, the other process that measures there, and heat."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON files with a format and a version: how they are read and checked, and the parts that several of them have."""
 
 import lazy_loader

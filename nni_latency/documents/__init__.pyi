@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._format import DocumentFormat, explain, json_text, render
 from ._parts import (
     RECORD,

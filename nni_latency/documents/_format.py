@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`DocumentFormat`: what a kind of file is called, how it is read, and what is said of one that cannot be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What several documents hold: the strict base, records, platforms, operators and shapes.
 
 A record is an ordinary dataclass, so that making one costs nothing. By the same definition pydantic checks, strictly,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of any kind: what a file is, read once, and which kind reads it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time, power and energy of operators: external measurements, predictions across devices, and sums to networks."""
 
 import lazy_loader

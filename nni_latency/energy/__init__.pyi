@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._features import DeviceFacts, kernel_features
 from ._measured import MeasuredNetworkEnergy, MeasuredOperator, read_networks, read_operators
 from ._portable import EnergyEstimate, PortableEstimator, PortableModel

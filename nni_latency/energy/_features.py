@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numeric features for predictions across devices: work and shapes of operators, facts of devices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators and networks with measured time and energy, from CSV tables."""
 
 from __future__ import annotations

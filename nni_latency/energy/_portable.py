@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PortableModel`: time, power and energy of GPU operators from device-independent features; and its estimator."""
 
 from __future__ import annotations

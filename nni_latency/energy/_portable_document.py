@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File of a portable model of time and power: versioned JSON, validated by pydantic; and held-out operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores of portable models on unseen operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OperatorSum`: energy of networks as corrected sums of their operators."""
 
 from __future__ import annotations

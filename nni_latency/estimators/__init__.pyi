@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._additive import AdditiveCost, additive_cost, cheapest_selection, likeliest_within, separable_cost
 from ._base import Estimate, Estimator, LayerEstimator, LayerShare, NetworkEstimator, layer_shares
 from ._breakdown import Breakdown, OperatorShare, break_down, estimate_layers, estimate_selection

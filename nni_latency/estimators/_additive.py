@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`AdditiveCost`: the cost of every choice of a space, and of pairs of neighbours, for fast evaluation of networks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interfaces of estimators, their result `Estimate`, and the share of a layer in a network."""
 
 from __future__ import annotations

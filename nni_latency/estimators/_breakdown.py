@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cost of a network and of each of its operators or layers, by any estimator."""
 
 from __future__ import annotations

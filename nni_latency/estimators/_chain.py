@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dynamic programmes over the choices of a space whose costs are sums over labels and over chains of pairs of them."""
 
 from __future__ import annotations

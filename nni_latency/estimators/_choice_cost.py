@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs of spaces by their choices: base class, and sums of small tables over interacting choices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`distil`: fits a sum over choices, for differentiable search, to a network-based estimator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ensembles: several estimators combined, weighted by their errors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables filled with the estimates of an estimator."""
 
 from __future__ import annotations

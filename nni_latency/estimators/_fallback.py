@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FallbackEstimator`: a table with a second estimator for missing entries."""
 
 from __future__ import annotations

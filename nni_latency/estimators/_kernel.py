@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KernelEstimator`: divides a network into the kernels of its runtime and sums their costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimators that measure on demand: whole networks, and operators inside unmodified networks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What neighbouring layers of a table cost together, in estimates of networks and in the cost of a space."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OperatorPredictor`: predicts the cost of unmeasured operators from measured ones of the same family."""
 
 from __future__ import annotations

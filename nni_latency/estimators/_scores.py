@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agreement of predictions with measurements: metrics used in papers on latency prediction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableEstimator`: estimator backed by a table, by layer and by operator."""
 
 from __future__ import annotations

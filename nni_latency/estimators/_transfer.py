@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TransferEstimator`: adapts to a new device with a few measured networks, using known devices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detection of the operators that a runtime fuses, on small networks, and the file of the rules."""
 
 import lazy_loader

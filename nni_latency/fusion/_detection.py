@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detection of fused operators: rounds of probes and their evaluation."""
 
 from __future__ import annotations

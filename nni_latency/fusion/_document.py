@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File of fusion rules: versioned JSON, validated by pydantic, one line per rule."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Probes: small networks of a few operators to detect whether a runtime fuses them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of networks, and graph predictors of their latency."""
 
 import lazy_loader

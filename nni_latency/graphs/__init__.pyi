@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._blocks import Variation
 from ._family import (
     BlockFamily,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of random blocks of every kind of operator, on inputs of every shape, written in ONNX."""
 
 from __future__ import annotations

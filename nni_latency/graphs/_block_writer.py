@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BlockWriter`: random sizes, activations and normalisations of networks that are written in ONNX."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building blocks of families: random variation of published networks, and modules."""
 
 from __future__ import annotations

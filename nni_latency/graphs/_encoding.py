@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encoding of networks for predictors: features of every operator, and the edges between them."""
 
 from __future__ import annotations

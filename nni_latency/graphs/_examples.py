@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training data of a graph predictor: measured networks, their encodings and the times of their kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of networks, and their members as ONNX files without weights."""
 
 from __future__ import annotations

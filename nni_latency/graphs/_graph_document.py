@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State of a fitted graph predictor, and its file: safetensors, with JSON in the metadata that pydantic validates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training of graph networks on relative errors: cross-validation over families, and the choice of epochs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph network: costs of every operator on every platform, batches of networks, and predictions."""
 
 from __future__ import annotations

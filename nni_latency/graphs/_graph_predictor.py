@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`GraphPredictor`, which predicts latencies of networks of any family on every trained platform; and its estimator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adding a platform to a graph predictor from a few networks: heads, trees, errors and intervals."""
 
 from __future__ import annotations

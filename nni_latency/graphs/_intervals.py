@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals of predictions: conformal, and wider where a network is unlike those that were learned from.
 
 Half the width of an interval, as a logarithm, is a base of the platform times ``1 + weights @ doubts``. The doubts of a

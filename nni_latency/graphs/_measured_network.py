@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`MeasuredNetwork`: a graph with its latency on one platform, the training data of graph predictors."""
 
 from __future__ import annotations

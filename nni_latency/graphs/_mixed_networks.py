@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random networks of blocks of all families, which show predictors the costs of blocks in other contexts."""
 
 from __future__ import annotations

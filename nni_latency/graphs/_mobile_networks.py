@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families for small devices: MobileNets, MnasNet, ProxylessNAS, EfficientNet, ShuffleNet."""
 
 from __future__ import annotations

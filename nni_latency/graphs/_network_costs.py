@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What graph networks and trees predict of one network, together: its latencies and the costs of its operators."""
 
 from __future__ import annotations

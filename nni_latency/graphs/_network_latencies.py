@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latencies of networks in NNLQP's layout, a text file and a folder of ONNX files; and detection of conflicts."""
 
 from __future__ import annotations

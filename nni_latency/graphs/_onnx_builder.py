@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OnnxBuilder`: an ONNX network written node by node, with the shapes of its tensors at hand."""
 
 from __future__ import annotations

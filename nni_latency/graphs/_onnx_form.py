@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in the operators of ONNX files, without their weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Features of a single operator: its work, shapes and attributes, and the order in which it meets memory."""
 
 from __future__ import annotations

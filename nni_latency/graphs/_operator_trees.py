@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator costs on one platform: rates fitted by least squares, and boosted trees that correct them."""
 
 from __future__ import annotations

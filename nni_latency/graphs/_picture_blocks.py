@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks on feature maps of any size, written in ONNX: convolutions with all attributes, pooling, resizing, gates."""
 
 from __future__ import annotations

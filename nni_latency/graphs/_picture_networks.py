@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of large vision networks: without shortcuts, with residual or dense blocks, and of searched cells."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that few networks have, written in ONNX: three-dimensional, quantised, fused, spectral, on integers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks on tokens, signals and vectors, written in ONNX: attention, recurrent layers, one-dimensional convolutions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families on sequences: vision and text transformers, and one-dimensional convolutions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of graph predictors: the one that ships with the package, and the user's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in stages, written in ONNX: one kind of block and one style throughout, as published networks have them."""
 
 from __future__ import annotations

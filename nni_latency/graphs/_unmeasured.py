@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latencies on an unmeasured platform, estimated from the known ones.
 
 The logarithm of a latency is modelled as a sum of effects of device, runtime and precision, and a platform is estimated

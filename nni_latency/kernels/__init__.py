@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels: operators that a runtime executes as one, their measured latencies, and latency predictors."""
 
 import lazy_loader

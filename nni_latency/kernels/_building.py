@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building of kernel predictors: from kernel types, by measuring and fitting, or from stored campaigns."""
 
 from __future__ import annotations

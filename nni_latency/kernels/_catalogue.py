@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The catalogue of all built-in kernel types, by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File format of kernel predictors: versioned JSON, validated by pydantic, with one line per predictor and kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Kernel`: fused operators that a runtime executes as one; and the names of kernels that are measured by default."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KernelSchedule`: batches of kernels, timed as inside a network; each iteration adds the most informative ones."""
 
 from __future__ import annotations

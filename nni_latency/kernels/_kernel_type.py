@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KernelType`: a kind of kernel, with the domain of its configurations and the construction of its modules."""
 
 from __future__ import annotations

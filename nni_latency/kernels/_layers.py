@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers of kernels: a table from the name of each to its operator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learning while kernels are measured: cross-validated scores, and the choice of the next kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of kernel latency: features, candidate models, and their cross-validation."""
 
 from __future__ import annotations

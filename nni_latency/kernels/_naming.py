@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`kernel_of`: the kernel that fused operators form."""
 
 from __future__ import annotations

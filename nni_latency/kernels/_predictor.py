@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KernelPredictor`: regression of the latency of the kernels of one group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KernelPredictors`: the predictors of all kernels of one platform, with their training data; and costs for fusion."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sampling of kernel configurations: the prior from known networks, and the choice of configurations to measure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Visits of kernels: how they are executed and grouped, and how times of different visits are made comparable."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retraining of predictors as a database grows, their stored versions, and predictors of this machine."""
 
 import lazy_loader

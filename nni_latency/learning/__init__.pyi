@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._evolving import Evolution, current_versions, evolve, load_current, load_version
 from ._learned_platform import LearnedPlatform, learn_machine
 from ._lessons import (

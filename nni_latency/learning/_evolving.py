@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retraining of predictors on new measurements: a new version is activated only if it is at least as good."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adding a measured machine to a graph predictor, with its error on networks kept apart."""
 
 from __future__ import annotations

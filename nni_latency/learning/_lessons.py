@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Lesson`: training task of a predictor: examples, fitting, evaluation, saving and loading."""
 
 from __future__ import annotations

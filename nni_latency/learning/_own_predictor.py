@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's own graph predictor: the shipped one, with the platforms that were learned on this machine."""
 
 from __future__ import annotations

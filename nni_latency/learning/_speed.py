@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of this machine, by the time of a reference operator."""
 
 from __future__ import annotations

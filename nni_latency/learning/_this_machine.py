@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measurement of this machine for a graph predictor: chosen networks, as many as a budget allows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`load_estimator` and the like: an object from an object, a file, or the name of a plugin."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._connections import connection_of, load_connection, load_remote
 from ._estimators import (
     EstimatorSource,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`load_connection` and `load_remote`: other devices, and other machines that measure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`load_estimator`: an estimator from whatever a ``latency_estimator=`` argument may be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`load_runtime` and `load_meter`: what runs and reads networks on this machine or on a device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring: subjects and schedules, the one loop, benches and runtimes, and the records that come of it."""
 
 import lazy_loader

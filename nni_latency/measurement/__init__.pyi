@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._attribution import CallMap, NetworkCalls, attribute, operator_times
 from ._bench import Bench, CandidateError, LocalBench, Visited, WorkerDiedError, as_subject_error
 from ._campaign import SLOWED, Campaign, measure_network

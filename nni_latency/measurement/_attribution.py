@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attribution of a run's time to the operators of the network: for tables and for estimators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bench: where subjects are loaded and networks of them are timed, in this process."""
 
 from __future__ import annotations

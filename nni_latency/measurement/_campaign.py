@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Campaign`: the one loop that measures, and the measurement of a single network."""
 
 from __future__ import annotations

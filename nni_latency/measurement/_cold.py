@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An operator without a network around it, met as in one: its weights out of the cache, its inputs just made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in ONNX that the worker processes of a campaign keep for each other, as exporting takes long."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benches in worker processes: a candidate that crashes, hangs or runs out of memory affects nothing else."""
 
 from __future__ import annotations

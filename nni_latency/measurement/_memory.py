@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of a network: its parameters, and the most that the tensors of one forward pass take together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Meter`: what reads energy, power or another quantity besides time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Record`: the raw numbers of one visit, and the nodes that ran in another place or precision than requested."""
 
 from __future__ import annotations

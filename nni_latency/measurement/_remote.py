@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Remote`: other machines that measure, or fit, for this one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules: what is measured next, whole networks in rounds, and rounds that are balanced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Store`: where records go and come from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Subject`: anything that can be measured, how it is built, what it is run on, and how it reaches another process."""
 
 from __future__ import annotations

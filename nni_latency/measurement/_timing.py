@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timing: how a measurement is taken, the timed loop, and what its samples say. Standard library only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Micro-benchmarks: 56 blocks that characterise a device."""
 
 import lazy_loader

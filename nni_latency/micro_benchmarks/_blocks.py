@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Block`: declarative description of a block of the micro-benchmarks; the predefined set and random blocks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PointSchedule`: batch sizes that fit into memory and budget, and blocks timed as inside a network.
 
 Inside a network the input of a block has just been computed, and its weights were last used a whole forward pass ago.

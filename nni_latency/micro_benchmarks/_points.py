@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BenchmarkPoints`: measured latencies of blocks on one platform, and their file."""
 
 from __future__ import annotations

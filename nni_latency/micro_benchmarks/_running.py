@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`run_benchmarks`: measures blocks and writes a file of points."""
 
 from __future__ import annotations

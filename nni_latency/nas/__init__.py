@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The glue to NNI: profilers, penalties, strategies, and a whole search."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._checkpoint import Checkpoint, SearchState
 from ._datasets import Dataset, load_dataset
 from ._derive import found_sample, freeze_trained, likeliest_sample, likeliest_together

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a search has come to, in one file: the same search goes on from there after an interruption."""
 
 from __future__ import annotations

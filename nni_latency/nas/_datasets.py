@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets for a search: one that needs no download, torchvision's where it is installed, and the user's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deriving the network of a search: the likeliest one within a range of costs, taken out with its weights."""
 
 from __future__ import annotations

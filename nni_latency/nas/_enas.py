@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ENAS`: a controller learns which networks of a supernet are good and cheap."""
 
 from __future__ import annotations

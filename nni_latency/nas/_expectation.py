@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The expected cost of a supernet as one product, with a gradient; for independent choices and for groups."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FBNet`: the strategy of the FBNet paper for NNI 3, with a target; its loss and its mask."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of NNI that the glue is built on."""
 
 from __future__ import annotations

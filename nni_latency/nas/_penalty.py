@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latency penalties for NNI's differentiable strategies: a fixed weight, or multipliers that reach a target."""
 
 from __future__ import annotations

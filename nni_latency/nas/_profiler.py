@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LatencyProfiler` and `LatencyFilter`: an estimator as a profiler of NNI, and limits on what is tried."""
 
 from __future__ import annotations

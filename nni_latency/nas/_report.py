@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs beside the accuracy in what a trial reports to NNI, so that its web page shows both."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole search with NNI in one supernet: strategy, experiment, and the training of what was found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long and how fast a search learns, and the names of the strategies: what can be asked without NNI."""
 
 from __future__ import annotations

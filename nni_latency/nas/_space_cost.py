@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a space costs by an estimator: by label, by groups of labels, or network by network."""
 
 from __future__ import annotations

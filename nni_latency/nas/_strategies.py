@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strategies by name, each made to keep a limit, and replacements for those of NNI that do not work as they are."""
 
 from __future__ import annotations

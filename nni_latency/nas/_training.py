@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learning, whatever is searched: loaders, accuracy, the training of one network, and quiet surroundings."""
 
 from __future__ import annotations

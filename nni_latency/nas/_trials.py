@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A multi-trial search with NNI: each network that keeps the limit is trained separately, and the best one goes on."""
 
 from __future__ import annotations

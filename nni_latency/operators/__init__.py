@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators: descriptions of computations, independent of their cost."""
 
 import lazy_loader

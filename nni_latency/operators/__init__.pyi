@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._calls import describe_call
 from ._export import (
     ChannelShuffle,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of a call of a torch function (name, arguments and result) to an `OpSpec`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export to ONNX, and joining of exported networks."""
 
 from __future__ import annotations

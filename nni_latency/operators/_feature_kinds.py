@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Features of operators by kind: convolutions, matrix products, and elementwise operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feature functions by operator kind, decomposition of blocks, and operators that cannot be counted."""
 
 from __future__ import annotations

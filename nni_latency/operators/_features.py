@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Features`: the work of an operator, and helpers of the feature functions.
 
 Multiply-adds and FLOPs are separate quantities with separate names: a multiply-add is two floating-point operations,

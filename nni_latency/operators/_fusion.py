@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fusion: rules for which operators a runtime runs as one kernel, and division of a network by these rules."""
 
 from __future__ import annotations

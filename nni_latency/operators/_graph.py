@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Graph`: the operators of a network in order, with shapes and sources; and its key."""
 
 from __future__ import annotations

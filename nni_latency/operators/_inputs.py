@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs of a network, its tensors, and the preparation of networks for tracing."""
 
 from __future__ import annotations

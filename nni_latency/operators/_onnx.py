@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of an ONNX file by shape inference, without a runtime; weights may be absent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inference of the outputs of ONNX nodes: shapes, element types, and constant values."""
 
 from __future__ import annotations

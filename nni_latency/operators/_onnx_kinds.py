@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kinds of operators of ONNX nodes, and nodes equivalent to others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loading of ONNX files: ordered nodes, attributes and tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of ONNX nodes (kinds, shapes and attributes) to an `OpSpec`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traversal of the nodes of an ONNX file in the order of execution, including branches, loops and functions."""
 
 from __future__ import annotations

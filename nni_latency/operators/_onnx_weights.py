@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files without weights: removal of weights, and replacement by random ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OpSpec`: an operator or block with its attributes, input shapes and dtype; its key and family."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of an `OpSpec` to a module, for operators whose key is complete."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tracing of a forward pass: executed operators in order, with shapes and sources."""
 
 from __future__ import annotations

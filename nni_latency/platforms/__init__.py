@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a cost was taken: the device and everything else that decides what a number means."""
 
 import lazy_loader

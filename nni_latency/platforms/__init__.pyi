@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._conditions import CONDITIONS, Conditions, gpu_handle, read_conditions
 from ._facts import FACTS, Fact, affinity, cache_sizes, collect_facts
 from ._platform import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Conditions`: what changes on a machine from minute to minute, and decides how steady a measurement is."""
 
 from __future__ import annotations

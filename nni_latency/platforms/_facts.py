@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be read about a device and its software, as one described list."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Platform`: device, runtime, precision and threads, with a stable id; the devices of this machine."""
 
 from __future__ import annotations

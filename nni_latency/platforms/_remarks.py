@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Remark`: what makes a measurement unsteady, and what to do about it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures: what was measured and found, as PNG or SVG, all in one style."""
 
 import lazy_loader

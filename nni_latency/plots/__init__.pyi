@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._canvas import picture
 from ._networks import draw_fusion, draw_operator_profile
 from ._predictors import (

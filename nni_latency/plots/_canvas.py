@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all pictures share: size, style, colours, axes, bands of error, drift, the file, held-out predictions."""
 
 from __future__ import annotations

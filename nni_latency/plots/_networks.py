@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of networks: the kernels that a runtime makes of them, and their operators' shares."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of predictors: ACTS fits, kernels, graphs, portable models of energy, and predictors that evolve."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of searches: the network found, the way to it, and the trade-off of two quantities."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of tables: entries, networks, drift, two tables side by side, validations; and an object on given axes."""
 
 from __future__ import annotations

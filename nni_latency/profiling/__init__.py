@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiling of the operators of several networks, inside the networks and alone, and of the significant kinds."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._campaign_file import CampaignFile, ListedModel
 from ._document import AloneCost, ModelProfile, Part, ProfiledOperator, profile_schema
 from ._models import ProfiledModel, family_model, own_model, plain_name, published_names, vision_model, vision_names

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CampaignFile`: a text file with a list of models and their progress marks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File of a profile: versioned JSON, with one line per model and operator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ProfiledModel`: a network to profile, given by name or by the user."""
 
 from __future__ import annotations

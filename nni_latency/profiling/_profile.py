@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OperatorProfile`: costs of the operators of several models, in context and alone, and the significant kinds."""
 
 from __future__ import annotations

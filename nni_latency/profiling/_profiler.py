@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiling of networks with their operators in context, then of operators of significant kinds alone."""
 
 from __future__ import annotations

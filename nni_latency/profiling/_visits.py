@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Visits of a profile: networks, and operators alone on reused inputs or inputs from memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What rooms learn with: robust locations, Gaussian processes, trees, corrected sums, cross-validation, intervals."""
 
 import lazy_loader

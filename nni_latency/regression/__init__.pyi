@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._document import ProcessDocument, TreesDocument
 from ._folds import Rows, conformal_factor, draw_folds, held_out
 from ._gaussian import CORRELATIONS, Posterior, Spectrum, ordinary_weights, squared_distances

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of files: what trees and processes have learned, checked by pydantic."""
 
 from __future__ import annotations

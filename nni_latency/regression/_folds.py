@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross-validation: folds that keep together what is alike, predictions of what was not seen, and their intervals."""
 
 from __future__ import annotations

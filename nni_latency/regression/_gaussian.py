@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gaussian processes seen at points or through sums: what is left to know once some normal values were observed.
 
 Values at points have the covariance of the process; sums of them, `A` times the values, have `A` times that times `A`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Gaussian process over features: smooth where trees have steps, and certain of what it has seen.
 
 How far apart two points may be in a feature and still be similar is learned for each feature: those lengths under which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Robust statistics: locations and scales that a few values far off hardly change, of one sample or of many groups."""
 
 from __future__ import annotations

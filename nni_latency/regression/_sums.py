@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums with weights that are not negative, and what corrects them.
 
 A sum of what each term costs stays in proportion to the work far away from all that was measured. What it leaves is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees as arrays: what a forest or a boosting has learned, saved without pickle and evaluated without scikit-learn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model spaces, and how to walk one into its candidates."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._covering import N_NETWORKS, operator_plan
 from ._fbnet import FBNetSpace
 from ._fbnet_geometry import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the choices and cells of NNI run on symbolic tensors, and the cell of NAS-Bench-101."""
 
 from __future__ import annotations

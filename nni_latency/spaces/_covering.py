@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which networks of a space to measure, so that they hold most of what any of its networks computes."""
 
 from __future__ import annotations

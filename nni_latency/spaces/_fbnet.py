@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FBNetSpace`: the space of FBNet (arXiv:1812.03443) as an NNI model space."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shapes of the FBNet space, its published networks, and architectures by name. Without torch and NNI."""
 
 from __future__ import annotations

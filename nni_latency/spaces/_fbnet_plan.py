@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a table of FBNet's space needs measured, and its blocks. Without NNI, so that worker processes start fast."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spaces by name: registered ones, those of NNI's hub, and a user's own class."""
 
 from __future__ import annotations

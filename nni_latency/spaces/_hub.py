@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NNI's own spaces by name: the classes of ``nni.nas.hub.pytorch``, each with the input that it is made for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of any space: what builds one, in this process or another, and what goes into it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of NNI that the spaces are built of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of any space: drawing, checking and reading them, and a space that is measured by samples."""
 
 from __future__ import annotations

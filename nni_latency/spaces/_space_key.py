@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of what was walked and traced, by a key of the space."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SpaceOperators`: the operators of all networks of a space, each with the choices under which it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Symbolic tensors: values and tensors that depend on some of a space's choices, and calls with them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Walker`: one symbolic forward pass through a model space finds the operators of all its networks."""
 
 from __future__ import annotations

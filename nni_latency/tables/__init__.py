@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookup tables: costs of a space's candidates on one platform, and their construction."""
 
 import lazy_loader

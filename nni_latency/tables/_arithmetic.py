@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables derived from others: scaled, subsets, merged, weighted sums, throughput."""
 
 from __future__ import annotations

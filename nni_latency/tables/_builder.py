@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building of lookup tables, and rebuilding of a table from the raw samples of its campaign."""
 
 from __future__ import annotations

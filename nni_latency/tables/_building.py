@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared parts of the builders of tables and points: exclusive output files, campaigns in a store, and finishing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableComparison`: two tables compared candidate by candidate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of memory, which is counted without a device."""
 
 from __future__ import annotations

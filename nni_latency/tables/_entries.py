@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Content of a table besides its header: entries of candidates and operators, layers, whole networks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers and entries of tables that are made by hand, from given numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableHeader`: metadata common to all kinds of tables, in the program and in files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KnownCosts`: stored measurements of operators and networks on one platform, which avoid repeated measurements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LayerSchedule` and `Samples`: rounds of whole networks that cover every candidate, and their measurements."""
 
 from __future__ import annotations

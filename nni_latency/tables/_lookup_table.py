@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LookupTable`: costs of the candidates or operators of a space on one platform, and its file format."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Effects of the machine on measurements: its speed from visit to visit, and cache residency of small networks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy of the operators of a table, from the power of whole networks."""
 
 from __future__ import annotations

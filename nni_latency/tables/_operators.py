@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of operators: times of operators inside networks, the operator costs fitted to them, and the table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What neighbouring layers cost together, beyond the sum of their entries: in a table, and its fit to timed parts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of the networks to measure for a table: a space by layers, or a list of networks by operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of runtimes that execute a network as a unit: whole networks are measured, and the entries solved for."""
 
 from __future__ import annotations

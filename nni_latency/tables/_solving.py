@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Entries solved for from whole networks, and tables of energy and power, which are measured per network only."""
 
 from __future__ import annotations

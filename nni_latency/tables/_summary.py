@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Summary of samples as a table: entries, machine speed, calibration, residency and the error of whole networks."""
 
 from __future__ import annotations

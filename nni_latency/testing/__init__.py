@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For tests of plugins: a fake clock, a fake runtime, and contract suites for everything that a plugin may bring."""
 
 import lazy_loader

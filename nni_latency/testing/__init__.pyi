@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._connection_contract import check_connection
 from ._contracts import check_estimator, check_plugin, check_runtime
 from ._device import FakeDevice, FakeMeter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract suite of connections to devices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contract suites: what every estimator, runtime and plugin must keep, whoever wrote it.
 
 Each check raises `AssertionError` with one sentence that says what is broken; none of them needs pytest.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FakeDevice` and `FakeMeter`: a device of a given speed, and what reads its energy, for tests."""
 
 from __future__ import annotations

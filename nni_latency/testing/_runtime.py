@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FakeRuntime`: a runtime with invented times, and the clock that they advance."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validation of an estimator on new measurements of whole networks."""
 
 import lazy_loader

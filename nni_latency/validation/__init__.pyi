@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._document import ValidationSummary, read_summary, validation_content
 from ._drawing import DrawsNetworks, draw_networks
 from ._reading import read_validation, save_validation

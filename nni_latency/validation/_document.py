@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A validation as JSON, for programs and for the record beside a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choice of the networks of a validation."""
 
 from __future__ import annotations

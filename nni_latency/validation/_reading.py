@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writing a validation and reading the whole of it; `read_summary` reads its scores alone, and loads less."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a validation must reach, as it is written on the command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`validate`: compares predictions with measurements, beside how well the measurements agree with themselves."""
 
 from __future__ import annotations

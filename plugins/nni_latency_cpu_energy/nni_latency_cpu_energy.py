@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A meter of energy, as a plugin for nni_latency: processor time times an assumed power."""
 
 from __future__ import annotations

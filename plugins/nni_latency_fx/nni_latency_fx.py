@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A runtime of torch that folds batch normalisation into convolutions, as a plugin for nni_latency."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ghost module of GhostNet (arXiv:1911.11907) as a kernel, as a plugin for nni_latency."""
 
 from __future__ import annotations

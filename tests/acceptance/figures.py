@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What has to come out the same after a change of the design: figures for which nothing is measured.
 
     python tests/acceptance/figures.py            # print what differs from expected.json

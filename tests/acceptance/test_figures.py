@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of ``figures.py`` are those of ``expected.json``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks taken apart into blocks, and what is suggested about them."""
 
 from __future__ import annotations

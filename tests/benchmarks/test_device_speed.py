@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the connection to a device costs of a budget.
 
 Run with: python -m pytest -o addopts="" -s tests/benchmarks/test_device_speed.py

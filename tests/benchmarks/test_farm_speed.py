@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job of a farm costs. Run by hand: ``make benchmarks``; medians go to docs/scaling.rst.
 
 Visits of a fake device take no time, so that everything that is measured is the farm's own: the question for a worker,

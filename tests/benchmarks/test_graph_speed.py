@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a predictor of graphs answers. Run by hand: ``make benchmarks``; medians go to docs/benchmarks.rst."""
 
 from __future__ import annotations

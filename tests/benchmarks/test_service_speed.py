@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a service answers what is known, with a million records, on SQLite and on PostgreSQL.
 
 Run with: python -m pytest -o addopts="" -s tests/benchmarks/test_service_speed.py

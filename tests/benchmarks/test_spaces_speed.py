@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a space of NNI's hub is walked, and how fast a sample is costed. Run by hand: ``make benchmarks``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a search gets its answers. Run by hand: ``make benchmarks``; medians go to docs/benchmarks.rst.
 
 Ours and NNI's stand side by side in one run, because the machine is never the same twice.

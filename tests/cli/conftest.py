@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the command line share: a runner, tables made in a moment, and a small data set."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that the documentation prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that do what a command must survive."""
 
 from __future__ import annotations

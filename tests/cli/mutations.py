@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ways to damage a file, by a generator of random numbers: any bytes, and what formats of their own go through."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What holds of everything that the commands print on a narrow screen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that plugins add, and what is said of those that break."""
 
 from __future__ import annotations

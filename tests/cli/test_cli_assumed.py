@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands say of networks that take no time, or of which something is assumed."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``learn kernels`` on the command line, on an invented device."""
 
 from __future__ import annotations

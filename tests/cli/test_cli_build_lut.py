@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency build-lut`` and ``show``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency db``: what is there, sharing and clearing it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency devices``, on environments of this machine as devices."""
 
 from __future__ import annotations

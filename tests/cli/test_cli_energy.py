@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy and power on the command line: build a table, validate it, estimate, and search with a budget in joules."""
 
 from __future__ import annotations

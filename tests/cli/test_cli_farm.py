@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency farm``, and the commands that measure on one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``learn energy``: a portable model from measured operators, and estimates by it."""
 
 from __future__ import annotations

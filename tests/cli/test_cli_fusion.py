@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``learn kernels --fusion`` and ``show`` for fusion rules."""
 
 from __future__ import annotations

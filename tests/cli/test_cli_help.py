@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Help, and the pages of the commands, whose options are those of click when the documentation is built."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency measure``: classes of one's own, samples of any space, several networks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency dataset``: measuring, merging, and NNLQP's layout on the command line."""
 
 from __future__ import annotations

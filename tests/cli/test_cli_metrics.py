@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency build-lut``: metrics, batch sizes, what is kept and what is reported, on an invented machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of operators on the command line: build-lut, show and validate for any space."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Typed groups of options, and the options of a platform."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No output of any command destroys anything: one rule, tried on every option of type output."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables by hand of a space that a user wrote in a file, whose networks take images of one channel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``profile`` on the command line, without measuring."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``profile --measure``: networks of every origin, campaign files, reports, and what cannot be profiled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a command says while it works: that it loads, and how long its parts still take."""
 
 from __future__ import annotations

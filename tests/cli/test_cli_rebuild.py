@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency table rebuild`` on a table that was measured for real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that measure on the machines of a plugin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports: one record, printed as a table, JSON or CSV, on any screen and into any pipe."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency search``, from a table to a measured network."""
 
 from __future__ import annotations

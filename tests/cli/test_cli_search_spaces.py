@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency search`` of spaces without a measure plan: one of NNI's hub, and one of the user's own."""
 
 from __future__ import annotations

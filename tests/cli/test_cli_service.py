@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency serve``, ``keys`` and ``query --url`` on the command line."""
 
 from __future__ import annotations

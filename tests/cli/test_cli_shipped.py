@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``show`` without a file: the tables that ship; and a search that starts from one, without its device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``show`` reads every kind of file that the package writes; a new kind fails here until it does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of the user cannot take a command with them."""
 
 from __future__ import annotations

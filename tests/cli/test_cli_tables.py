@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency table import``, ``export``, ``diff``, ``merge``, ``scale`` and ``subset``."""
 
 from __future__ import annotations

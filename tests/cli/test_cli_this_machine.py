@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``learn graph`` without data, and ``predict`` by the predictor that it writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``nni-latency learn transfer``, and ``build-lut`` from tables of other devices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file from a stranger runs no code, does not control the terminal, and holds no absurd numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that no reader expected: each is answered, or refused in one sentence that names it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README and docs: every command is one that exists, and those that measure nothing run as they are printed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file is opened once and parsed once, whether the library, an estimator or a command loads it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A valid file of every kind that a command reads, damaged 2,000 times: it is read, or refused in one sentence.
 
 To repeat what a failure names, set ``MUTATION_SEED``; more or fewer mutations are made with ``MUTATIONS``.

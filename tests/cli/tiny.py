@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The smallest FBNet space, and tables of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file of every kind that the package writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Campaigns of invented numbers, for the tests of the database."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the database share: a PostgreSQL server of a wheel, and databases of both kinds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The index of what was measured alone says what the records say, whatever was done to them."""
 
 from __future__ import annotations

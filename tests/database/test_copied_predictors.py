@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Versions of predictors travel with the records of a database."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the database promises beyond the contract of a store: round trips, crashes, crowds, and sentences."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a platform was over time, by the reference operator of its campaigns."""
 
 from __future__ import annotations

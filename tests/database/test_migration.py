@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kept database is read, none is left halfway, and one of another version is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every store keeps the contract, and a store that does not is found out."""
 
 from __future__ import annotations

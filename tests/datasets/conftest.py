@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small data set: two networks of a few layers, on two platforms, with what their nodes took."""
 
 from __future__ import annotations

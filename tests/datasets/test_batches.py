@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of networks: each visited in several rounds, the anchors in all, and what fails is left out."""
 
 from __future__ import annotations

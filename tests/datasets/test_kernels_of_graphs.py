@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times of nodes and of calls become those of kernels."""
 
 from __future__ import annotations

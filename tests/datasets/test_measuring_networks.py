@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From families and files to latencies, on a runtime whose times are known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predictors of kernels that learn from the kernels inside of networks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of a data set: what is written is read, as far as it is asked for, and what is broken is named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A data set goes out in NNLQP's layout and comes in again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From visits to latencies: the machine's speed is taken out, and parts add up to the network."""
 
 from __future__ import annotations

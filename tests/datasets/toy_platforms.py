@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two invented platforms: one that knows nodes, one that knows calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agents of the tests have a temporary folder of their own."""
 
 from __future__ import annotations

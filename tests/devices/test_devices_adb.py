@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Android devices by adb: an adb of the tests, whose devices are folders of this machine."""
 
 from __future__ import annotations

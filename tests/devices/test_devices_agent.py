@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent: its frames and contents, what it reads of a device, and what is left of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Another processor: a Python for ARM that this machine runs by emulation, as another Python and over SSH."""
 
 from __future__ import annotations

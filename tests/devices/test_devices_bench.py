@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benches on a device: the contract suites, campaigns that go on when the line is cut, and what is left there."""
 
 from __future__ import annotations

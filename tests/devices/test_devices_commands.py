@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that measure on a device, by a runtime whose adapter needs numpy alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections pass the contract suite: a Python of this machine, and connections of plugins."""
 
 from __future__ import annotations

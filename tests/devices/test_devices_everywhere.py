@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command that measures, with ONNX Runtime on a device that is reached by SSH: this machine behind a server."""
 
 from __future__ import annotations

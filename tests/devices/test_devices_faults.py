@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong on a device while a table is built there: nothing is lost, and nothing is left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file that gives devices names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lock of a device: agents and benchmark binaries exclude each other, whatever their temporary folders are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks are measured over SSH, on a device that is this machine behind a real server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime, OpenVINO, ncnn and LiteRT on a device, which is another process of this machine."""
 
 from __future__ import annotations

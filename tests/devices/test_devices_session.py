@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The line to an agent: what is sent, what fails there, and what is said of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real SSH server on the loopback address: guarantees of the connection, and messages of its failures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benchmark binaries: what each prints, tables and measurements by binaries of the tests' own, and what goes wrong."""
 
 from __future__ import annotations

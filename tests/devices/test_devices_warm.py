@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices that are warm are waited for: what shows that they are, and campaigns on them."""
 
 from __future__ import annotations

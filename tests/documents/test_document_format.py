@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kinds of files: what is said of one that cannot be read, and parts that several have."""
 
 from __future__ import annotations

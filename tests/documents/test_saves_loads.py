@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever the package saves, it loads again, and it is equal; what could not be loaded is not written.
 
 Every kind of file is tried with names, numbers and shapes that are unusual and allowed. Of what is fitted, one is made,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time, power and energy of operators: read, predicted on devices, and added up to networks."""
 
 from __future__ import annotations

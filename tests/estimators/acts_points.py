@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Points of an invented device, for the tests of the ACTS estimator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An estimator that tests can make up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invented devices: costs of candidates that follow what they compute, each device in another way."""
 
 from __future__ import annotations

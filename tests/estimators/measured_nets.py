@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks for the tests of what measures on demand, and the invented times of their operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ACTS estimator on invented devices, whose truth is known."""
 
 from __future__ import annotations

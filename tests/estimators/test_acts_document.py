@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of an ACTS fit: what goes in comes out, and everything else is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the cost of an operator may depend on, and how points are dealt to folds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs that are sums, and the search in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answer of an estimator, and what the base class of layer-based ones does."""
 
 from __future__ import annotations

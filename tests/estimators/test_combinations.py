@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs that combine otherwise than by a plain sum: with a residency, as the largest, as one over a sum."""
 
 from __future__ import annotations

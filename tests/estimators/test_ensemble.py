@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimators that answer together."""
 
 from __future__ import annotations

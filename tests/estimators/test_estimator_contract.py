@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every built-in estimator keeps the contract of estimators."""
 
 from __future__ import annotations

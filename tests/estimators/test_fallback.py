@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table with another estimator behind it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cost of a space whose choices act together."""
 
 from __future__ import annotations

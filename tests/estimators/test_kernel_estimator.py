@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks as sums of kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimators that measure on demand: exact with invented times, and real with tiny networks."""
 
 from __future__ import annotations

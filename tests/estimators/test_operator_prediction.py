@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that were not measured, predicted from those that were; tables of operators as estimators."""
 
 from __future__ import annotations

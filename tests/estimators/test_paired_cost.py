@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs of pairs of neighbours in estimates: one sum, whichever way it is asked for."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table from whole networks alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said about samples that have no cost."""
 
 from __future__ import annotations

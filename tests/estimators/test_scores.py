@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How predictions are scored against measurements."""
 
 from __future__ import annotations

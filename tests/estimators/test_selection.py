@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any estimator, asked about a network of a plan by its choices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table as an estimator."""
 
 from __future__ import annotations

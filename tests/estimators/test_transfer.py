@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A new device from a handful of networks."""
 
 from __future__ import annotations

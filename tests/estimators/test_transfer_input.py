@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be learned from is said in one sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfer and recovery held to published measurements of HELP (NeurIPS 2021), where they lie beside the checkout."""
 
 from __future__ import annotations

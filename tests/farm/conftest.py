@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Farms of real processes: one that the tests of a module share, and certificates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A farm of real processes: the contract of benches, death and silence of workers, quarantine, Ctrl-C."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bench on devices that come and go: contract, slices, and that no record is lost or doubled."""
 
 from __future__ import annotations

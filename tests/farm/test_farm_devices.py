@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers of a farm that own another device: this machine by SSH, or another Python of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fits on a farm: on workers that own no device, with the same results as here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which workers get work: places of benches, twins, drift, quarantine."""
 
 from __future__ import annotations

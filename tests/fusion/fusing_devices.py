@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invented devices that make kernels, and small probes."""
 
 from __future__ import annotations

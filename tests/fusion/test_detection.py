@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which operators run as one kernel, found out on invented devices."""
 
 from __future__ import annotations

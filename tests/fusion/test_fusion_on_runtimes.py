@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real runtimes: eager torch fuses nothing, TorchScript puts batch normalisation into the convolution before it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Probes are the networks that their names say."""
 
 from __future__ import annotations

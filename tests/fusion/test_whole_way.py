@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole way: rules found on small networks make the cost of a large one out of its kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of random blocks: valid ONNX of every kind of operator, decided by a seed, that is read and runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long graph networks learn, what platforms count, and calls side by side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals: they cover what was held out, and widen with doubts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph predictors: what they learn, what they say of what they do not know, and their file."""
 
 from __future__ import annotations

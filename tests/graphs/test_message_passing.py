@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message passing in torch: batches of networks, and means over neighbours."""
 
 from __future__ import annotations

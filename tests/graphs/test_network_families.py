@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families: published networks have their published size, members vary by seed, and every one can be traced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NNLQP's layout: what is written is read, and what is broken is named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator does to memory is among its features."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees over operators: what they learn from times of kernels, and how they are saved."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The predictor that ships: it is of the data set that ships, and answers without anything else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Platforms that nobody measured: which known ones count, and by how much what they take is scaled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An invented device whose convolutions compute sixteen channels at a time, and small budgets for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building of predictors on an invented device: what is measured, resumed, ended, written and read."""
 
 from __future__ import annotations

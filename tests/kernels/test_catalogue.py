@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The catalogue: every type is built, traced, named again, and keeps to its ranges."""
 
 from __future__ import annotations

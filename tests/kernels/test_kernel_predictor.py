@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predictors: trees without scikit-learn, staircases, scores, and what is refused."""
 
 from __future__ import annotations

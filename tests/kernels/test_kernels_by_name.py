@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``kernels:PREDICTORS,RULES``: predictors and fusion rules as one estimator."""
 
 from __future__ import annotations

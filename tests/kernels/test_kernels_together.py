@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels in networks of several, for runtimes that tell what every node took."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which kernels are drawn: all of them valid, none twice, the same ones every time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A predictor that learns from a database: every version is kept, and a worse one never answers."""
 
 from __future__ import annotations

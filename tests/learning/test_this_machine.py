@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adding this machine to a predictor: which networks, within which budget, and how far it is off."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is checked of every runtime that makes another program of a module: TorchScript and torch.compile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much memory the process has asked for and not given back, whether or not the C library keeps it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of runtimes share: a module that a runtime has prepared, and its input."""
 
 from __future__ import annotations

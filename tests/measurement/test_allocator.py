@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Freed memory is kept while measuring."""
 
 from __future__ import annotations

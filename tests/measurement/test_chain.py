@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timed loop, on a clock that a test advances."""
 
 from __future__ import annotations

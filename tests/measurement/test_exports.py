@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that worker processes export once: the next process loads what the one before it made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bench in a worker process, and candidates that take the process with them."""
 
 from __future__ import annotations

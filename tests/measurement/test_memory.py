@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of parameters and of the tensors of a forward pass."""
 
 from __future__ import annotations

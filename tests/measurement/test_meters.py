@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meters: counters in a folder of powercap, recorded readings of a GPU, external meters, and what is assumed."""
 
 from __future__ import annotations

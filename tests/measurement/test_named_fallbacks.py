@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What did not run as it was asked for, in records and in words."""
 
 from __future__ import annotations

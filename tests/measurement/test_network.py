@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring a whole network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ProfiledRuntime`: how the times of nodes become those of parts and of kernels."""
 
 from __future__ import annotations

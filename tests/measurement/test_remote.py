@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other machines as a plugin reaches them: what commands do with them, and what is said of a plugin that errs."""
 
 from __future__ import annotations

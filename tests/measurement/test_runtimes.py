@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every runtime keeps the contract."""
 
 from __future__ import annotations

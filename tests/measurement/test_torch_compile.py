@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile computes what eager torch does, compiles each network on its own, and keeps nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TorchScript computes what eager torch does, and keeps nothing."""
 
 from __future__ import annotations

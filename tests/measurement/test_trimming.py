@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trimming, quantiles and their intervals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Candidates that crash, hang or raise, and a runtime that needs no torch, so that a worker starts at once."""
 
 from __future__ import annotations

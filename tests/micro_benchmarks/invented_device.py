@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A device whose blocks take an invented time each, and small blocks for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks of the micro-benchmarks: names, shapes, modules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of micro-benchmarks on an invented device, and small ones on the real one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learning in tests, as quietly as can be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A script, not a test: a local experiment of NNI with one trial in a separate process.
 
 ``python local_experiment.py TABLE FOLDER PORT`` prints what NNI's web page receives, as JSON.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A search that is interrupted goes on where it was saved, and finds what it would have found."""
 
 from __future__ import annotations

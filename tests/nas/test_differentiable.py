@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DARTS, GumbelDARTS and Proxyless: the penalty moves the search, and the network found keeps the limit."""
 
 from __future__ import annotations

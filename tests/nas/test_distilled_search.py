@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An estimator of whole networks steers a differentiable search, by way of a sum."""
 
 from __future__ import annotations

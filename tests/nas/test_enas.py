@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ENAS`: the controller learns from rewards, and the costs are part of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The expected cost as one product."""
 
 from __future__ import annotations

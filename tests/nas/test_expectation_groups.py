@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The expected cost where choices act together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The expected cost of a supernet with costs of pairs, against all networks."""
 
 import itertools

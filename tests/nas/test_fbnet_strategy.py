@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strategy `FBNet` in NNI experiments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LatencyFilter`: what may be tried."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Differentiable searches where choices act together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FBNetLoss` against its closed form."""
 
 from __future__ import annotations

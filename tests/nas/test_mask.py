@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SharedGumbelSoftmax`: one draw a step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi-trial strategies of NNI within a range of costs: no network outside it is ever tried."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets that a user brings: a file of arrays, or what a function returns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LatencyPenalty`: the gradient of the cost arrives at the architecture parameters."""
 
 from __future__ import annotations

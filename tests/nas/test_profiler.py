@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LatencyProfiler`: what NNI asks a profiler for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RandomOneShot`: training paths and the export keep to the range."""
 
 from __future__ import annotations

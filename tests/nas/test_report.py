@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs beside the accuracy in what trials report to NNI."""
 
 from __future__ import annotations

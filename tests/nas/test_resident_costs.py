@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The glue to NNI where a table says what small networks save, and where costs are no sum."""
 
 from __future__ import annotations

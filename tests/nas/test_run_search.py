@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole search in the FBNet space, small enough for a test, and measured at its end."""
 
 from __future__ import annotations

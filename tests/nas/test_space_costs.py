@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profilers of spaces whose choices act together: as the slow way, and for NNI's own spaces by name."""
 
 from __future__ import annotations

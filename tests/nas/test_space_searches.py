@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches of spaces whose choices act together, through the real profiler: all kinds of choices, and the hub."""
 
 from __future__ import annotations

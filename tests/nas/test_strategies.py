@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strategies by name: each searches a space of pictures from beginning to end, and those that cannot are refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TargetPenalty` by hand, and the network that is found within a target against all networks."""
 
 from __future__ import annotations

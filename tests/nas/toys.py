@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the glue share: spaces that learn in a blink, and searches in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Well-known networks, as short as they can be written, to hold counts against published ones."""
 
 from __future__ import annotations

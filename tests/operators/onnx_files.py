@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small ONNX files, built by hand."""
 
 from __future__ import annotations

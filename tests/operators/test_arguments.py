@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of arguments that are given by position."""
 
 from __future__ import annotations

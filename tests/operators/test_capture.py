@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of a module tree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families and groups of operators, and their work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts of every operator kind, traced from real modules and functions, against numbers worked out by hand."""
 
 from __future__ import annotations

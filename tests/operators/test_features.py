@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts of every operator kind against closed forms and against the real modules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks divided into kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`graph_key`: equal for equal networks, different for different ones."""
 
 from __future__ import annotations

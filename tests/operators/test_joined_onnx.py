@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in ONNX that were joined to one: one after another, or side by side."""
 
 from __future__ import annotations

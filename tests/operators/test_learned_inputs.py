@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that functions outside of layers take: they count as parameters, and not as inputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files: the same counts as the networks that they were made of."""
 
 from __future__ import annotations

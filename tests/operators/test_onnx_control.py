@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Branches, loops, scans and functions of ONNX files: counted as often as they run, and what is assumed is said."""
 
 from __future__ import annotations

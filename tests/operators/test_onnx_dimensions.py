@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dimensions along which operators of an ONNX file work, and the exponents of powers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files as graphs: constants folded, names and order without importance, attributes with; bad files named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs of ONNX files: what a file leaves open, what is given, and what a batch is."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What nodes of ONNX files cost: every case is one that a real file has, with the value that a person works out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files without weights: small, as good for tracing, and able to run with random ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One operator, its attributes and its key."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files that other people made, as packages ship them: read with the shapes that ONNX Runtime computes."""
 
 from __future__ import annotations

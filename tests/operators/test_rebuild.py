@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From an operator's key back to a module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks with operators of unknown kinds, quantised layers, lazy modules and compiled parts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tracer, features and predictors on architectures of today."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Architectures of today in small, written as plain torch modules: what tracer, features and predictors must take."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of a machine, read from made-up files of a kernel and from a made-up driver of a GPU."""
 
 from __future__ import annotations

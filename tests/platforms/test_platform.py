@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a platform is, and that records of different ones never mix."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of an unsteady machine, and that nothing is said of a quiet one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gallery of the documentation: every picture is in it, and every command of it draws."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pareto fronts: what is on them, and their picture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of predictors: a graph predictor, and a portable model of time and power."""
 
 from __future__ import annotations

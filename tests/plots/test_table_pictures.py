@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of tables, and of two of them side by side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of models: timed in them and alone, the kinds that count, energy, resuming, and the file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folds keep together what is alike, and nothing is predicted by what has seen it."""
 
 from __future__ import annotations

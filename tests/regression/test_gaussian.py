@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gaussian processes of points and of sums, held to scikit-learn and to linear algebra by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conformal factors, against what theory promises."""
 
 from __future__ import annotations

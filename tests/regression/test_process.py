@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Gaussian process over features that learns which of them matter."""
 
 from __future__ import annotations

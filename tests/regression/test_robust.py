@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Robust locations and scales, held to scikit-learn and to one group at a time."""
 
 from __future__ import annotations

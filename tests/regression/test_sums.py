@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums with weights that are not negative, held to what is usual, and corrected."""
 
 from __future__ import annotations

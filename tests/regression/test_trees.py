@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees as arrays, held to those of scikit-learn."""
 
 from __future__ import annotations

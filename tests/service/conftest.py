@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service that really listens, with a machine without a clock of its own."""
 
 from __future__ import annotations

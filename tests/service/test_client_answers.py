@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the client says of a service that answers something else than it must."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``make demo-service``: a farm, its workers and a service in one command; Ctrl-C ends them and leaves nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is sent, the service answers with JSON of one sentence and goes on."""
 
 from __future__ import annotations

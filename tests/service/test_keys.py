@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of keys that several processes change at once."""
 
 from __future__ import annotations

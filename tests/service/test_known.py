@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked at the same time is asked together, and nobody is harmed by what others ask."""
 
 from __future__ import annotations

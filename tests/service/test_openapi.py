@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service keeps to its OpenAPI document, and refuses what the document does not allow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page in a real browser: with the mouse, by keyboard, in dark mode, and as wide as a phone."""
 
 from __future__ import annotations

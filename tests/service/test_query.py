@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known is answered, what is not is measured once or predicted, and every answer says where it comes from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service over a real connection: what it answers, whom it refuses, and that every refusal is one sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service whose farm measures: workers and schedulers come and go, what is known is answered all the time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixed requests of many clients while workers are killed: ``examples/service_load.py`` with fewer requests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two services in processes of their own, on one database: what both are asked at the same time is measured once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments that make the spaces of NNI's hub small, so that tests of all of them take a moment."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walks and traces that are kept in the user's cache."""
 
 from __future__ import annotations

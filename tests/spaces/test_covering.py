@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which networks of a space are measured, and which are drawn to check what came of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The FBNet space: its shapes, its published networks, and that a table describes what a frozen network runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every space of NNI's hub by name: made, drawn, built and traced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's own space by the name of its class or file."""
 
 from __future__ import annotations

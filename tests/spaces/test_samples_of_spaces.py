@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drawing, checking and reading samples of any space."""
 
 from __future__ import annotations

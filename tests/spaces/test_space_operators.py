@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators of all networks of a space, against each network's own trace."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the builder share: an invented space, and builds of it that are stopped on purpose."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny convolutions for a real runtime, of which some do not survive."""
 
 from __future__ import annotations

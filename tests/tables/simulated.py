@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A simulated noisy machine whose truth is known: what the tests of the statistics share.
 
 How slow it is changes at three time scales, large networks suffer more, single runs are disturbed, and where a process

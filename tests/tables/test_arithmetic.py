@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scaling, parts and merging of tables, and comparing two."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The builder, on invented operators and a clock of its own."""
 
 from __future__ import annotations

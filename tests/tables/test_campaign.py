@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds until every candidate is known well enough, whatever fails on the way."""
 
 from __future__ import annotations

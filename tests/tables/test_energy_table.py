@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of energy and power, by meters of the test's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one candidate costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every file of ours with one value replaced by a hostile one: it is read, or refused in one sentence."""
 
 from __future__ import annotations

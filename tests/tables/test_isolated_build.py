@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A build on a real runtime, in a worker process, with candidates that do not survive."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are kept: they give the estimates that they gave when they were written.
 
 Each file in ``data`` has the version of its format that its name says; ``estimates.json`` holds what the package then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs of pairs of neighbouring layers: in a table, its file and its arithmetic, and their fit to timed parts."""
 
 import json
@@ -205,3 +206,16 @@ def test_pairs_are_found_where_neighbours_matter():
 def test_pairs_are_left_out_where_neighbours_do_not_matter():
     table, error = simulated(0.0)
     assert table.pairs == () and error < 0.006
+
+
+class _Noise:
+    """Costs of pairs that take one second from every second choice of the first layer."""
+
+    def shares(self, networks):
+        return np.where(networks[:, :1] % 2, 0.0, -1.0) * np.ones(networks.shape)
+
+
+def test_pairs_that_take_more_than_networks_cost_are_left_out(monkeypatch):
+    monkeypatch.setattr("nni_latency.tables._summary.fit_pairs", lambda *_arguments: _Noise())
+    table, _ = simulated(6e-5)
+    assert table.pairs == ()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables: by hand, saved and loaded."""
 
 from __future__ import annotations

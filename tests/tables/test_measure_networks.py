@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole networks of a plan, measured from the outside."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables that are counted, and tables of throughput."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From raw samples to a table and a validation, on simulated noisy machines whose truth is known."""
 
 from __future__ import annotations

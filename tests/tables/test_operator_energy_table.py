@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of the energy of operators: latency times the power of a group, which whole networks tell."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of operators: measured in context, exact where the machine is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of runtimes that run a network as one piece."""
 
 from __future__ import annotations

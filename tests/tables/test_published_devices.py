@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables that ship of devices that others measured: whole, named, sourced, and as good as their validations say."""
 
 from __future__ import annotations

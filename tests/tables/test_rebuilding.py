@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table is derived again from the raw samples of its campaign, and nothing is measured."""
 
 from __future__ import annotations

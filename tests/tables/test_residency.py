@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What small networks save in the cache, and finding it in the runs of whole networks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds that are stopped at any moment and go on."""
 
 from __future__ import annotations

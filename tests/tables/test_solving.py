@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Entries from the costs of whole networks."""
 
 from __future__ import annotations

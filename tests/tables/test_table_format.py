@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file format: what is wrong with a file is said in one sentence that names it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for TensorRT's Python package: what the adapter uses of it, as it is documented, by ONNX Runtime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract suites find what they should: each test breaks one rule."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every built-in bench and schedule passes its contract suite, and the suites find what is broken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fake clock and the fake runtime."""
 
 from __future__ import annotations

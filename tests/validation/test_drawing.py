@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which networks an estimator is held to."""
 
 from __future__ import annotations

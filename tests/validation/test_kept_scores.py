@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validations that hold the scores of networks, and not the networks."""
 
 from __future__ import annotations

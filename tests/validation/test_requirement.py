@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a validation must reach."""
 
 from __future__ import annotations

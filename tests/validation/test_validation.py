@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An estimator held to networks that were measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ACTS/INP/FLOPs predictor: a latency model of a device, fitted to 56 blocks."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._document import acts_schema
 from ._estimator import ActsEstimator, Variant
 from ._line import ActsLine, BlockScores, convolving, fit_line, score_blocks

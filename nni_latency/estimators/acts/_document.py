@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File of an ACTS fit: versioned JSON, validated by pydantic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ActsEstimator`: a latency model of a device, fitted to 56 blocks by their ACTS, INP and FLOPs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ActsLine`: the published formula, and the metrics of papers on block predictors."""
 
 from __future__ import annotations

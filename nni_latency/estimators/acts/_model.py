@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CostModel`: costs by amounts of work, with corrections selected by cross-validation."""
 
 from __future__ import annotations

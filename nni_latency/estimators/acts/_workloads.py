@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs of an ACTS estimator: totals, and the amounts and traits of operators."""
 
 from __future__ import annotations

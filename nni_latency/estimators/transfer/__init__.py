@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfer: adaptation to a new device with a few measured networks, using known devices."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._adaptation import FewSourcesWarning
 from ._document import transfer_schema
 from ._encoding import CellEncoding, EncodedLayer, Encoding, LayeredSpace, LayerEncoding, encoding_of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adaptation from known devices to a new one: prior, posterior and calibration of errors."""
 
 from __future__ import annotations

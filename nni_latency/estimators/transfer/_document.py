@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File of a transfer estimator: versioned JSON, validated by pydantic. Loading refits the new device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodings of architectures as features, by layer or as cells."""
 
 from __future__ import annotations

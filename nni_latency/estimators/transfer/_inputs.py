@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latencies and architectures from users: CSV files, and validation with errors that name the row."""
 
 from __future__ import annotations

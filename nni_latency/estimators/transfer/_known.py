@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KnownDevice`: a device fitted to the latencies of many networks by Gaussian processes with several parts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Population`: differences between known devices, and the choice of networks to measure on a new one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recovery of lookup tables from whole networks, with or without known devices."""
 
 from __future__ import annotations

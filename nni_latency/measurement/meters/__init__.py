@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reads energy and power: one thin adapter each."""
 
 import lazy_loader

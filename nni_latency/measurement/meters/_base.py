@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What meters share: energy counters, power that is sampled over time, and a constant power."""
 
 from __future__ import annotations

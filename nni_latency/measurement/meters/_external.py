@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """External power meters: a CSV file that grows, and a power reading over HTTP."""
 
 from __future__ import annotations

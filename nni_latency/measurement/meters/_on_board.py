@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meters on the board: NVIDIA's driver, RAPL counters of Linux, and boards that Zeus reads."""
 
 from __future__ import annotations

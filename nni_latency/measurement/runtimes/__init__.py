@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What executes a model: one thin adapter each."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._base import Arrays, CompiledNetwork, ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun, Runtime
 from ._exported import SETTLING_RUNS, Chained, ExportedRuntime, Native, Parallel, Prepared, each_array
 from ._placed import Here, MakePlace, Place, Placed, PlacedNetwork, PlacedProfiledNetwork

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface between measuring and what executes a model."""
 
 from __future__ import annotations

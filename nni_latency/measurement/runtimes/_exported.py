@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the runtimes share that take a network as ONNX and compile it whole."""
 
 from __future__ import annotations

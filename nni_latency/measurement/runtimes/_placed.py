@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adapters of runtimes, in this process or on a device: where they run networks, and how these are asked.
 
 An adapter is one file that imports numpy and the runtime alone, so that it can be sent to a device. It has a class

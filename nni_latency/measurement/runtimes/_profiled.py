@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runtimes that compile a network whole, and report the times of its nodes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runtimes of this machine share: platform, inputs, and the processor's settings while they compute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runtimes of torch, without its compiler: eager and TorchScript, with the clock and the inputs that they share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile: a network turned into C++ or Triton by Inductor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table formats of other projects: import and export."""
 
 import lazy_loader

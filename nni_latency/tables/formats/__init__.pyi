@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._import import Imported, export_table, import_table
 from ._matching import Matching, implausible, match_sheet
 from ._ofa import OperatorKey, operator_key

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats by layer and candidate: CSV, a text table with one line per layer, and lists in JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`import_table` and `export_table`: conversion from and to the file formats of other projects."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matching of the rows of a sheet to layers and candidates, and detection of implausible latencies."""
 
 from __future__ import annotations

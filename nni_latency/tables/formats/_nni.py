@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``lut.txt`` and ``lut.npy`` of NNI 2.x: dictionaries by line, and a pickled array of dictionaries by layer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of Once-for-All and ProxylessNAS, JSON or YAML, and the operator keys in them."""
 
 from __future__ import annotations

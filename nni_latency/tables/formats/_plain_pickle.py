@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Safe reader of pickled plain values: interprets the few instructions needed for numbers in lists, executes nothing.
 
 A pickle is a program: it names functions, and unpickling calls them. This reader never imports a name. The few names

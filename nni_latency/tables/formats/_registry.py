@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TableFormat`: the formats of other projects by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Sheet`: the content of a file of costs, and what formats share: names, positions and keys for several entries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defensive reading of foreign files: limits of size and depth, no duplicate keys, and numbers with units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring on remote machines: a scheduler, workers that own a device each, and benches on them."""
 
 import lazy_loader

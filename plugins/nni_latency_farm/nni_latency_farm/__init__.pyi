@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._announcement import Announcement, Traits
 from ._bench import FarmBench, FarmBenches, JobRunner, LostError
 from ._device import Device

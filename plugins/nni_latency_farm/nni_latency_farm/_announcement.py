@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Description of a worker, sent as plain values when it joins."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FarmBench`: a bench on a worker of a farm."""
 
 from __future__ import annotations

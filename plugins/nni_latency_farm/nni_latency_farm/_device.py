@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Device`: the device of a worker. It runs jobs and times the reference networks."""
 
 from __future__ import annotations

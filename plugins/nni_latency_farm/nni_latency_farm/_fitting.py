@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fitting on a farm: joblib's parallel jobs run on workers without a device."""
 
 from __future__ import annotations

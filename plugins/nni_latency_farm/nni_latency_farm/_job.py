@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Job`: a slice of a campaign sent to a worker, and its `Answer`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FarmMeter`: client-side proxy of a meter of the workers."""
 
 from __future__ import annotations

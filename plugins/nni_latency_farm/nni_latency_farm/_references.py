@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reference networks of a farm, identical on all workers so that the speeds of machines are comparable."""
 
 from __future__ import annotations

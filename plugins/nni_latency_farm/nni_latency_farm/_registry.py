@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Registry`: the workers of a farm, their states, and the assignment of benches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scheduler of a farm: Dask's, with a `Registry` that assigns benches to workers."""
 
 from __future__ import annotations

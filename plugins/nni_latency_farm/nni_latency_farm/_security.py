@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FarmSecurity`: certificate and token of a farm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dask connections with token authentication, and the Dask settings of a farm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker of a farm: a process that owns a device and measures on it, or that fits predictors."""
 
 from __future__ import annotations

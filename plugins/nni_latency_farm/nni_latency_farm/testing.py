@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FarmOfProcesses`: a scheduler and workers on this machine, each in a separate process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LiteRT as an adapter: it runs in this process, or is sent to a device. Imports numpy and LiteRT alone; Python 3.8.
 
 Where only ``tflite_runtime`` is installed, the package of LiteRT before it was renamed, that one runs networks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of networks to TFLite in another Python, by the agent that also runs networks on devices."""
 
 from __future__ import annotations

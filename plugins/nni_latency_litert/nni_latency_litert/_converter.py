@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """litert-torch as an adapter, sent to the Python that converts networks: a network there is one that was converted."""
 
 from __future__ import annotations

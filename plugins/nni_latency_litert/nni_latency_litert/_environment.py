@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The environment with the Python that converts networks: litert-torch needs other versions than this package.
 
 It is made once, on first use, in the user's cache. What is half-made is never used: the file that says that it is whole

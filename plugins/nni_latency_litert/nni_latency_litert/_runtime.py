@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LiteRT as a runtime: networks are exported from torch, converted, and run by the interpreter with XNNPACK."""
 
 from __future__ import annotations

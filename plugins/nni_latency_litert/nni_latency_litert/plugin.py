@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the entry point names: the hooks of this plugin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ncnn as a runtime for nni_latency, by way of ONNX and pnnx."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ncnn as an adapter: it runs in this process, or is sent to a device. Imports numpy and ncnn alone; Python 3.8."""
 
 from __future__ import annotations

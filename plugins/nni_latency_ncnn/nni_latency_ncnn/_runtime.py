@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Ncnn`: networks in ONNX, converted by pnnx."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime as an adapter: it runs in this process, or is sent to a device. Imports numpy and onnxruntime alone.
 
 Python 3.8 and ONNX Runtime 1.17 or later.

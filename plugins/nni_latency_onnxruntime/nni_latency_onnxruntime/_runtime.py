@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OnnxRuntime`: networks in ONNX, divided into layers and operators by the profile of ONNX Runtime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenVINO as a runtime for nni_latency, divided into layers and operators by its own profile."""
 
 from __future__ import annotations

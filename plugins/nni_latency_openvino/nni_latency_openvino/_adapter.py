@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenVINO as an adapter: it runs in this process, or is sent to a device. Imports numpy and openvino alone.
 
 Python 3.8 or later. OpenVINO is told the precision: by itself it computes in bf16 where the processor can.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OpenVino`: networks in ONNX, divided into layers and operators by OpenVINO's own profile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RooflineEstimator`: the time of an operator from the device's two peaks."""
 
 from __future__ import annotations

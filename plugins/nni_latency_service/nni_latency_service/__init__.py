@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP service that answers latency queries, and its web page."""
 
 import lazy_loader

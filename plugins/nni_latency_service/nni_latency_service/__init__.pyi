@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._app import make_app
 from ._jobs import Job, JobQueue
 from ._keys import ApiKey, ApiKeys, Role

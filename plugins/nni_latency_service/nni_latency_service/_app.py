@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP interface of a `LatencyService`, built with FastAPI."""
 
 from __future__ import annotations

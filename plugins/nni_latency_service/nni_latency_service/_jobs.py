@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`JobQueue`: requested measurements, run one at a time per platform."""
 
 from __future__ import annotations

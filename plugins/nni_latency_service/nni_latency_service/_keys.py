@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ApiKeys`: the API keys of a service and their roles. Keys are stored as digests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KnownAnswers`: batched lookup of recorded latencies."""
 
 from __future__ import annotations

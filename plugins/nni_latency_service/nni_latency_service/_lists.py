@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Paginated lists of the service: platforms, drift, workers, records and predictors."""
 
 from __future__ import annotations

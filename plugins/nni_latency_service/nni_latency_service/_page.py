@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Web page of the service: three static files without external resources."""
 
 from __future__ import annotations

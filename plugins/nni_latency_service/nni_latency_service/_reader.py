@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`OnnxReader`: reads untrusted ONNX files in a separate process with time and memory limits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Code of the process that reads ONNX files. It imports little, so that the process starts fast."""
 
 from __future__ import annotations

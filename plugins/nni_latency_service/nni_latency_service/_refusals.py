@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Error responses: JSON with one sentence and no internal details."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validated models of requests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the service with uvicorn."""
 
 from __future__ import annotations

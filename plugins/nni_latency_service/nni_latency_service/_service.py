@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LatencyService`: the service without its transport."""
 
 from __future__ import annotations

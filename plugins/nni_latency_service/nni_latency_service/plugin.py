@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks of this plugin, named by its entry point."""
 
 from __future__ import annotations

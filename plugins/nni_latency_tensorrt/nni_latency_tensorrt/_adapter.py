@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorRT as an adapter: it runs in this process, or is sent to a device. Imports numpy and tensorrt alone.
 
 Python 3.8 and TensorRT 8.5 or later. Memory and streams of the GPU come from the CUDA runtime library, which TensorRT

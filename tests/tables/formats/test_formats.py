@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats of other projects: what goes out comes back, to the last bit."""
 
 from __future__ import annotations

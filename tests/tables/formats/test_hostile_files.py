@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are cut, altered or hostile: one sentence, and nothing is executed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables that others published: in, estimated, out, and in again with the same numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that this plugin adds to ``nni-latency``."""
 
 import lazy_loader

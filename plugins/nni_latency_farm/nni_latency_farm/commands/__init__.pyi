@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._farm import farm_command
 
 __all__ = [

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network, operator or kernel whose latency is asked for on the command line."""
 
 from __future__ import annotations

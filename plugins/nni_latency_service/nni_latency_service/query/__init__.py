@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latency queries: recorded, measured or predicted; local or through a service."""
 
 import lazy_loader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from ._answer import Answer, Measure
 from ._as_file import as_file
 from ._client import KEY_VARIABLE, LatencyClient, ServiceError

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Answer`: a latency and its source."""
 
 from __future__ import annotations

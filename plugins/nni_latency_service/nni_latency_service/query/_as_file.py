@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Temporary files with a given content."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LatencyClient`: client of a latency service."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machines that measure for a query: local or remote."""
 
 from __future__ import annotations

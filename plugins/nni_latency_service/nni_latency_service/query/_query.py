@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LatencyQuery`: looks up, measures or predicts a latency on a platform."""
 
 from __future__ import annotations

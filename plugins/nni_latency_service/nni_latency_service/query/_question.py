@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Question`: the subject of a latency query, with its key, graph and builder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RemoteEstimator`: estimator backed by a latency service."""
 
 from __future__ import annotations
