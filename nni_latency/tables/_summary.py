@@ -291,13 +291,16 @@ class TableFit:
 
     def _sums(self, networks: NDArray[np.int64]) -> NDArray[np.float64]:
         sums: NDArray[np.float64] = self.values[networks + self.places.starts].sum(axis=1)
-        return sums if self.pairs is None else sums + self.pairs.shares(networks).sum(axis=1)
+        if self.pairs is None:
+            return sums
+        # Noise alone takes nearly all of a network; such costs are then found to predict others badly.
+        paired: NDArray[np.float64] = np.maximum(sums + self.pairs.shares(networks).sum(axis=1), _LEAST_REST * sums)
+        return paired
 
     def with_pairs(
         self, runs: Runs, protocol: Protocol, neighbours: Neighbours, taken: NDArray[np.bool_] | None = None
     ) -> TableFit | None:
-        """Return the fit with costs of pairs of neighbours; None if the parts do not depend on their neighbours,
-        or if noise takes the costs of pairs for more than networks cost.
+        """Return the fit with costs of pairs of neighbours; None if the parts do not depend on their neighbours.
 
         The costs of pairs are fitted to all distinct networks, or only to those `taken`.
         """
@@ -315,9 +318,6 @@ class TableFit:
         pooled = self.places.pooled(values, np.bincount(flat, minlength=count))
         fit = replace(self, values=pooled, samples=samples, pairs=pairs)
         sums, times_run = fit._sums(runs.networks), runs.counts[runs.ids]
-        if sums.min() <= 0:
-            # Pairs that say that a measured network costs nothing were fitted to noise.
-            return None
         weights = _run_weights(times_run, np.log(runs.whole / (self.slowness * sums)))
         calibration, residency = fit_residency(sums, runs.whole / self.slowness, weights)
         return replace(fit, calibration=calibration, residency=residency)

@@ -209,10 +209,10 @@ def test_pairs_are_left_out_where_neighbours_do_not_matter():
 
 
 class _Noise:
-    """Costs of pairs that take one second from every second choice of the first layer."""
+    """Costs of pairs that take one second from networks with every second choice of a layer."""
 
     def shares(self, networks):
-        return np.where(networks[:, :1] % 2, 0.0, -1.0) * np.ones(networks.shape)
+        return np.where(networks[:, 5:6] % 2, 0.0, -1.0) * np.ones(networks.shape)
 
 
 def test_pairs_that_take_more_than_networks_cost_are_left_out(monkeypatch):
