@@ -71,6 +71,8 @@ def look_at(pages: list[Path], root: Path, pictures: Path | None) -> list[str]:
         browser = running.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for width in WIDTHS:
             page: Any = browser.new_context(viewport={"width": width, "height": 900}).new_page()
+            # Nothing that lies elsewhere is waited for.
+            page.route("http*://**", lambda route: route.abort())
             for path in pages:
                 page.goto(path.resolve().as_uri())
                 name = path.relative_to(root).as_posix()

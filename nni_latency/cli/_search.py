@@ -187,7 +187,7 @@ def command(
     with user_code("The search", 0.0):
         result = _run(
             network, dataset, strategy, aim, settings, checkpoint,
-            against=trade_off.drawn(searched, options.seed), one_shot=nas.is_one_shot(name),
+            against=[] if plane is None else trade_off.drawn(searched, options.seed), one_shot=nas.is_one_shot(name),
         )  # fmt: skip
     found = Found(
         searched=searched,

@@ -547,8 +547,8 @@ def _draw_row(records: Axes, moments: Axes, name: str, versions: Sequence[Predic
         plain(axes)
     records.set_ylabel("held-out error [%]")
     last = versions[-1]
-    before = f"; the version before {format_percent(last.errors['before'])}" if "before" in last.errors else ""
-    records.set_title(f"{name}: {format_percent(last.errors['all'])}{before}")
+    earlier = f"; the version before {format_percent(last.errors['before'])}" if "before" in last.errors else ""
+    records.set_title(f"{name}: {format_percent(last.errors['all'])}{earlier}")
     highest = max([*errors, *(100 * version.errors.get("before", 0.0) for version in versions)])
     records.set_ylim(0, 1.1 * highest or 1.0)
 
