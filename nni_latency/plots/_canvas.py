@@ -20,6 +20,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from nni_latency.files import write_atomically
+from nni_latency.units import format_percent
 
 # Of the palette of Okabe and Ito, which colour-blind people can distinguish, and greys.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -118,7 +119,7 @@ def draw_drift(axes: Any, drift: Sequence[float]) -> None:
     axes.set_xlabel("round")
     axes.set_ylabel("reference [ms]")
     swing = max(drift) / min(drift) - 1 if len(drift) and min(drift) > 0 else 0.0
-    axes.set_title(f"A reference operator varies by {swing:.0%}".replace("%", " %"))
+    axes.set_title(f"A reference operator varies by {format_percent(swing)}")
     plain(axes)
 
 

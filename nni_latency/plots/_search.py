@@ -269,8 +269,8 @@ def _compared(points: Sequence[ParetoPoint], x: str, y: str, limit: float | None
         best = [max((point.y for point in group if point.x <= limit), default=None) for group in (searched, drawn)]
         if best[0] is not None and best[1] is not None:
             return (
-                f"Within the target, the best of {len(searched)} searched networks reaches {format_percent(best[0])}, "
-                f"of {len(drawn)} random ones {format_percent(best[1])}"
+                f"Within the target, the best of {number_of(len(searched), 'searched network')} reaches "
+                f"{format_percent(best[0])}, of {len(drawn)} random ones {format_percent(best[1])}"
             )
     best_of_both = pareto_front([*searched, *drawn], x, y)
     ours = sum(point.searched for point in best_of_both)
