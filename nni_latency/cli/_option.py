@@ -153,10 +153,8 @@ def with_fields(record: Record, given: Iterable[tuple[str, Any]], what: str, *, 
     ------
     UnknownNameError
         If there is no such field.
-    InvalidValueError
-        If a field is given twice.
     """
-    values = _once(given)
+    values = dict(given)
     known = [item.name for item in dataclasses.fields(record) if item.name not in fixed]
     for name in values:
         if name not in known:
@@ -263,7 +261,7 @@ def _parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _once(given: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return values by name; raise `InvalidValueError` where a name has two."""
+    """Return values by name; raise `InvalidValueError` where one text gives a name twice."""
     values: dict[str, Any] = {}
     for name, value in given:
         if name in values:

@@ -127,9 +127,7 @@ def test_mistakes_are_said_in_one_sentence(fails, predictor, folder, net, tmp_pa
     assert "Unknown field of --training 'depth'. Available: epochs, members, seed, at_least." in fails(
         *words, "depth=3"
     )
-    twice = "'epochs' is given twice, as 2 and as 3. Give it once."
-    assert twice in fails(*words, "epochs=2,epochs=3")
-    assert twice in fails(*words, "epochs=2", "--training", "epochs=3")
+    assert "'epochs' is given twice, as 2 and as 3. Give it once." in fails(*words, "epochs=2,epochs=3")
     assert "--training at_least has no effect without --from-database. Omit it." in fails(*words, "at_least=3")
     message = fails("learn", "graph", "--dataset", tmp_path)
     assert "line 1" in message
