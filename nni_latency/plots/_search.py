@@ -270,13 +270,13 @@ def _compared(points: Sequence[ParetoPoint], x: str, y: str, limit: float | None
         if best[0] is not None and best[1] is not None:
             return (
                 f"Within the target, the best of {number_of(len(searched), 'searched network')} reaches "
-                f"{format_percent(best[0])}, of {len(drawn)} random ones {format_percent(best[1])}"
+                f"{format_percent(best[0])}, of {number_of(len(drawn), 'random one')} {format_percent(best[1])}"
             )
     best_of_both = pareto_front([*searched, *drawn], x, y)
     ours = sum(point.searched for point in best_of_both)
     return (
         f"{ours} of the {number_of(len(best_of_both), 'network')} on the front were searched: {len(searched)} searched "
-        f"against {len(drawn)} random ones"
+        f"against {number_of(len(drawn), 'random one')}"
     )
 
 
