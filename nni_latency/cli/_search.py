@@ -55,8 +55,8 @@ class ParetoOptions:
     """What is drawn besides the path of the search."""
 
     plot: Path | None = output_option(
-        "Picture of the Pareto front, PNG or SVG: searched and random networks by accuracy and cost; with "
-        "--second-estimator, by two costs.",
+        "Picture of the Pareto front, PNG or SVG: epochs or trials by accuracy and cost; with --second-estimator, "
+        "searched and random networks by two costs.",
         rare=True,
     )
     second_estimator: str | None = option(
@@ -104,13 +104,9 @@ def draw_trade_off(found: Found, asked: ParetoOptions, plane: _Plane | None) -> 
     if plane is not None:
         _draw_two_costs(found, asked, plane, title)
         return
-    if result.compared:
-        points = [plots.ParetoPoint(item.latency, item.accuracy, searched=item.searched) for item in result.compared]
-        title = f"{title}: accuracy on {found.options.dataset} with the weights of the supernet"
-    else:
-        points = [plots.ParetoPoint(step.latency, step.accuracy, str(step.index + 1)) for step in result.history]
-        names = "trials" if any(isinstance(step, nas.Trial) for step in result.history) else "epochs"
-        title = f"{title}: {names} on {found.options.dataset}"
+    points = [plots.ParetoPoint(step.latency, step.accuracy, str(step.index + 1)) for step in result.history]
+    names = "trials" if any(isinstance(step, nas.Trial) for step in result.history) else "epochs"
+    title = f"{title}: {names} on {found.options.dataset}"
     points.append(plots.ParetoPoint(result.latency, result.accuracy, found=True))
     plots.draw_pareto(points, asked.plot, x=metric, y=plots.ACCURACY, title=title, limit=found.options.target)
 
