@@ -62,11 +62,14 @@ class Network:
             for line in range(3, 16):
                 with contextlib.suppress(OSError):
                     os.write(line, b"\xff" * 64)
-        slow = 3 if Path(os.environ.get("NUMPY_ADAPTER_SLOW", "absent")).exists() else 1
-        until = time.perf_counter() + slow * sum(seconds for _, seconds in self.nodes)
+        until = time.perf_counter() + sum(seconds for _, seconds in self._slowed())
         while time.perf_counter() < until:
             pass
         return [np.zeros(shape, np.float32) for shape in self.outputs]
+
+    def _slowed(self):
+        slow = 3 if Path(os.environ.get("NUMPY_ADAPTER_SLOW", "absent")).exists() else 1
+        return [(name, slow * seconds) for name, seconds in self.nodes]
 
     def profile(self, feed, runs):
         """Return the times that the nodes have."""
@@ -75,7 +78,7 @@ class Network:
             begin = time.perf_counter()
             self.run(feed())
             took.append(time.perf_counter() - begin)
-        return {"nodes": self.nodes, "seconds": took}
+        return {"nodes": self._slowed(), "seconds": took}
 
     def size(self):
         """Return how many nodes there are."""
