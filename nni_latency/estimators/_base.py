@@ -12,7 +12,7 @@ import nni_latency.operators as operators
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
 from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number
-from nni_latency.operators import By, OpSpec, TracedOperator
+from nni_latency.operators import By, Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
 from nni_latency.tables import MeasurePlan, Residency
 from nni_latency.units import METRICS, combination_of
@@ -201,7 +201,13 @@ class LayerEstimator(Estimator):
             raise InvalidValueError(
                 f"{type(self).__name__}.estimate needs 'example_inputs': costs depend on the shapes. Got None."
             )
-        return self.total(self._estimate_traced(operators.trace(model, example_inputs, self.by).operators))
+        return self.total(
+            self._estimate_traced(self.executed(operators.trace(model, example_inputs, self.by)).operators)
+        )
+
+    def executed(self, graph: Graph) -> Graph:
+        """Return the part of a network that the platform executes; by default all of it."""
+        return graph
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Return the cost of a network from its parts.

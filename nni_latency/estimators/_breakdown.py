@@ -121,6 +121,8 @@ def break_down(
         graph = _of_onnx(estimator, model, example_inputs, batch_size)
     else:
         graph = trace(model, example_inputs, by)
+    if isinstance(estimator, LayerEstimator):
+        graph = estimator.executed(graph)
     traced = graph.operators
     require_operators(traced, str(model) if isinstance(model, (str, Path)) else type(model).__name__)
     precision = precision_remarks([item.op for item in traced], estimator.platform.precision)

@@ -16,7 +16,7 @@ from nni_latency.estimators._additive import AdditiveCost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator, LayerShare, layer_shares
 from nni_latency.estimators._neighbours import neighbouring_operators, neighbouring_parts, paired_cost
 from nni_latency.estimators._operator_predictor import OperatorPredictor, nearest_entry
-from nni_latency.operators import OpSpec
+from nni_latency.operators import Graph, OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import (
     HEAD_ONLY,
@@ -182,6 +182,10 @@ class TableEstimator(LayerEstimator):
     def of_sum(self, entries: float) -> float:
         """Return the cost of a network whose entries add up to `entries`."""
         return self.total([Estimate(entries, entries, entries)]).value
+
+    def executed(self, graph: Graph) -> Graph:
+        """Return a network without operators that no output depends on, if the platform's compiler removes them."""
+        return graph if self.platform.runs_unused or self.table.layers else graph.without_unused()
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int]) -> Estimate:
         """Estimate a network of the space by its choices.

@@ -26,6 +26,9 @@ LEAST_SHARE = 5.0
 #: Rounds that every one of several processes measures at least, if the budget allows it.
 FEWEST_ROUNDS = 5
 
+#: Visits of a network for each that times its calls.
+_VISITS_PER_CALLS = 4
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -294,6 +297,13 @@ class NetworkSchedule(Schedule):
             self._samples.setdefault(key, []).extend([run[-1] for run in record.parts] if before else record.whole)
             self._visits[key] += 1
             self._narrow.discard(key)
+
+    def sees_calls(self, keys: Sequence[str]) -> bool:
+        """Whether the next visit of a network times its calls: the first does, and every fourth after it.
+
+        Shares of the calls vary little between visits, the time of the whole network varies much.
+        """
+        return self.calls and self._visits[keys[-1]] % _VISITS_PER_CALLS == 0
 
     def fail(self, failure: Failure) -> None:
         """Leave out a network, or what cannot be prepared."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -68,6 +68,8 @@ class Graph:
         Shapes of the inputs.
     remarks : tuple of str
         Assumptions made to read the network, such as the iterations of a data-dependent loop.
+    returned : tuple of int, default=()
+        Indices of the operators whose results are the outputs, or may be; empty if they are unknown.
 
     Examples
     --------
@@ -81,11 +83,38 @@ class Graph:
     outputs: tuple[tuple[int, ...], ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     remarks: tuple[str, ...] = ()
+    returned: tuple[int, ...] = ()
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """Pairs of operator indices: source and consumer."""
         return tuple((source, number) for number, item in enumerate(self.operators) for source in item.sources)
+
+    def without_unused(self) -> Graph:
+        """Return the graph without operators that no output depends on.
+
+        Eager torch runs them. An export to ONNX and a compiler remove them.
+
+        Examples
+        --------
+        >>> relu = OpSpec.of("relu", [(1, 8)])
+        >>> graph = Graph((TracedOperator("a", relu), TracedOperator("unused", relu, (0,))), 2, returned=(0,))
+        >>> [item.name for item in graph.without_unused().operators]
+        ['a']
+        """
+        used, left = set(self.returned), list(self.returned)
+        while left:
+            new = set(self.operators[left.pop()].sources) - used
+            used |= new
+            left += new
+        if not used or len(used) == len(self.operators):
+            return self
+        numbers = {number: place for place, number in enumerate(sorted(used))}
+        operators = tuple(
+            replace(self.operators[number], sources=tuple(numbers[source] for source in self.operators[number].sources))
+            for number in numbers
+        )
+        return replace(self, operators=operators, returned=tuple(numbers[number] for number in self.returned))
 
     @cached_property
     def digest(self) -> str:

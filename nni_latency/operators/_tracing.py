@@ -220,7 +220,12 @@ def _run_traced(
         for handle in handles:
             handle.remove()
     outputs, taken = (tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, [args, kwargs]))
-    return [Trace(tuple(recorder.ledgers[by].operators), recorder.n_calls, outputs, taken) for by in ways], result
+    ledgers = [recorder.ledgers[by] for by in ways]
+    found = [
+        Trace(tuple(ledger.operators), recorder.n_calls, outputs, taken, returned=ledger.returned(result))
+        for ledger in ledgers
+    ]
+    return found, result
 
 
 @dataclass
@@ -244,18 +249,32 @@ class _Ledger:
         self._writers: dict[int, int] = {}
         # The tensors are kept alive, so that memory identifiers are not reused.
         self._kept: list[Any] = []
+        # Operators whose use cannot be followed.
+        self._lost: list[int] = []
 
     def append(
         self, name: str, op: OpSpec, sources: Sequence[int], result: Any, last_call: int, parameters: int
     ) -> None:
-        for tensor in tensors_in(result):
+        tensors = list(tensors_in(result))
+        for tensor in tensors:
             self._writers[memory_of(tensor)] = len(self.operators)
             self._kept.append(tensor)
+        if not tensors:
+            self._lost.append(len(self.operators))
         self.operators.append(TracedOperator(name, op, tuple(sources), last_call, parameters=parameters))
 
     def sources(self, arguments: Any) -> list[int]:
         known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
         return list(dict.fromkeys(number for number in known if number is not None))
+
+    def returned(self, result: Any) -> tuple[int, ...]:
+        """Return the operators that made the result of the network, and those that may have; empty if it is unknown."""
+        found = self.sources(result)
+        return tuple(dict.fromkeys([*found, *self._lost])) if found else ()
+
+    def lose_track(self, arguments: Any) -> None:
+        """Note that the arguments are used in a way that is not followed, such as in an assignment to a part of one."""
+        self._lost += self.sources(arguments)
 
 
 def _compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -312,6 +331,9 @@ class _Recorder(TorchFunctionMode):
         op = describe_call(getattr(func, "__name__", str(func)), args, kwargs, result, self._learned)
         if op is not None:
             self._note(op, [args, kwargs], result)
+        elif result is None:
+            for ledger in self.ledgers.values():
+                ledger.lose_track([args, kwargs])
         return result
 
     def follow(self, name: str, module: nn.Module) -> list[Any]:

@@ -144,6 +144,11 @@ class Platform:
         """Stable name of the platform, the same in every process and file."""
         return f"{self.device}.{self.runtime}.{self.precision}.t{self.threads}"
 
+    @property
+    def runs_unused(self) -> bool:
+        """Whether operators that no output depends on are executed, as by eager torch; compilers remove them."""
+        return self.runtime in ("torch", "torch-nhwc")
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for a file."""
         return {**vars(self), "facts": dict(self.facts)}

@@ -143,6 +143,8 @@ def _layers_table(plan: MeasurePlan, measuring: Measuring, metric: str) -> Looku
 
 def _operators_table(plan: OperatorPlan, measuring: Measuring, metric: str) -> LookupTable:
     """Time the operators inside the networks of a plan."""
+    if not measuring.runtime.platform.runs_unused:
+        plan = replace(plan, networks=tuple(network.without_unused() for network in plan.networks))
     schedule = operator_schedule(plan, measuring.protocol, isolated=measuring.benches.isolated)
     samples = [dict(network.sample) for network in plan.networks]
     measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, samples))

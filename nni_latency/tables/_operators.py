@@ -85,10 +85,11 @@ class OperatorSamples:
         self.networks, self.protocol, self._reference = networks, protocol, reference
         #: Median time of the reference operator in every round [s].
         self.drift: list[float] = []
-        # By network: times relative to the reference operator, and the round of each.
+        # By network: times relative to the reference operator, and the round of each. Not every visit times the calls.
         self._wholes: dict[str, list[float]] = defaultdict(list)
         self._calls: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
         self._rounds: dict[str, list[int]] = defaultdict(list)
+        self._call_rounds: dict[str, list[int]] = defaultdict(list)
 
     def add(self, records: Sequence[Record]) -> None:
         """Add one round."""
@@ -98,6 +99,7 @@ class OperatorSamples:
             self._wholes[network] += [seconds / reference for seconds in record.whole]
             self._calls[network] += [np.asarray(times) / reference for times in record.parts]
             self._rounds[network] += [len(self.drift)] * len(record.whole)
+            self._call_rounds[network] += [len(self.drift)] * len(record.parts)
         self.drift.append(reference)
         self.__dict__.pop("speeds", None)
 
@@ -128,20 +130,21 @@ class OperatorSamples:
 
     def whole(self, network: str) -> Summary:
         """Return the time of unmarked runs of a network [s]."""
-        taken = self._steady(network, self._wholes[network]) * self.unit
+        taken = self._steady(self._wholes[network], self._rounds[network]) * self.unit
         return Measurement(tuple(taken.tolist()), self.protocol).summary
 
     def places(self, network: str) -> list[Place]:
         """Return the time of every operator of a network; those by modules add up to an unmarked run."""
         if not self._calls[network]:
             return []
-        calls, wholes = self._steady(network, self._calls[network]), self._steady(network, self._wholes[network])
+        calls = self._steady(self._calls[network], self._call_rounds[network])
+        wholes = self._steady(self._wholes[network], self._rounds[network])
         found = self.networks[network].attribute(calls * self.unit, wholes * self.unit, self.protocol)
         return [Place(key, network, value, len(calls)) for key, value in found]
 
-    def _steady(self, network: str, ratios: Sequence[object]) -> NDArray[np.float64]:
-        """Normalise the times of a network by the slowdown of each round."""
-        speeds = self.speeds[self._rounds[network]]
+    def _steady(self, ratios: Sequence[object], rounds: Sequence[int]) -> NDArray[np.float64]:
+        """Normalise times by the slowdown of their rounds."""
+        speeds = self.speeds[list(rounds)]
         times = np.array(ratios, dtype=np.float64)
         return np.asarray(times / (speeds if times.ndim == 1 else speeds[:, None]))
 

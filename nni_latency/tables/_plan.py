@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -357,6 +357,10 @@ class PlannedNetwork:
     def subject_calls(self) -> NetworkCalls:
         """The mapping of the calls of a run to its operators."""
         return NetworkCalls.of(self.trace, self.calls)
+
+    def without_unused(self) -> PlannedNetwork:
+        """Return the network without operators that no output depends on."""
+        return replace(self, trace=self.trace.without_unused(), calls=self.calls.without_unused())
 
     @property
     def op_keys(self) -> list[str]:

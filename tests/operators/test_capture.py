@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -221,3 +222,47 @@ def test_batch_normalisation_of_other_channels_is_refused():
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(9))
     with pytest.raises(InvalidValueError, match=r"do not fit Sequential.*9"):
         capture_operators(network, torch.zeros(2, 3, 6, 6), by="graph")
+
+
+class _Unused(nn.Module):
+    """A network with a branch that nothing takes, and an assignment to a part of a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.unused, self.behind = nn.Linear(4, 4), nn.Linear(4, 8), nn.Linear(8, 2)
+        self.dropout = nn.Dropout()
+
+    def forward(self, inputs):
+        features = self.dropout(self.stem(inputs)).view(1, 4)
+        self.behind(self.unused(features))
+        result = torch.sigmoid(features)
+        result[:, :2] = features[:, 2:].exp()
+        return {"result": [result]}
+
+
+def test_operators_that_no_output_depends_on_can_be_left_out():
+    for graph in trace_both(_Unused(), torch.zeros(1, 4)):
+        assert [item.name for item in graph.operators if "unused" in item.name or "behind" in item.name]
+        used = graph.without_unused()
+        kinds = [item.op.kind for item in used.operators]
+        assert [kinds.count(kind) for kind in ("linear", "sigmoid", "exp")] == [1, 1, 1]
+        assert [item.last_call for item in used.operators] == sorted(item.last_call for item in used.operators)
+        assert all(source < place for place, item in enumerate(used.operators) for source in item.sources)
+        assert used.without_unused() == used
+
+
+def test_a_network_whose_outputs_are_unknown_or_all_used_is_kept_whole():
+    everything = trace(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), torch.zeros(1, 4))
+    assert everything.without_unused() is everything
+
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, inputs):
+            return SimpleNamespace(result=self.layer(inputs))
+
+    graph = trace(Hidden(), torch.zeros(1, 4))
+    assert graph.returned == ()
+    assert len(graph.without_unused().operators) == 1

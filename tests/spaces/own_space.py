@@ -28,6 +28,30 @@ class OwnSpace(ModelSpace):
         return torch.zeros(batch_size, 3, 16, 16)
 
 
+class SkippingSpace(OwnSpace):
+    """A space whose layer behind the stem may be computed in vain."""
+
+    def __init__(self) -> None:
+        super().__init__((8,))
+        self.branch = LayerChoice({"taken": nn.Conv2d(8, 8, 3, padding=1), "ignored": Ignored()}, label="branch")
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        features = self.branch(self.act(self.stem(inputs)))
+        return self.head(self.body(features).mean((2, 3)))
+
+
+class Ignored(nn.Module):
+    """A convolution whose result nothing takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 5, padding=2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.conv(inputs)
+        return inputs
+
+
 class NeedsArguments(ModelSpace):
     """A space that cannot be made without an argument."""
 
