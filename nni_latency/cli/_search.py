@@ -114,7 +114,7 @@ def draw_trade_off(found: Found, asked: ParetoOptions, plane: _Plane | None) -> 
 def _draw_two_costs(found: Found, asked: ParetoOptions, plane: _Plane, title: str) -> None:
     first, second = plane
     drawn = [(sample, False) for sample in asked.drawn(found.searched, found.options.seed)]
-    searched = [(item.sample, True) for item in found.result.compared if item.searched]
+    searched = [(sample, True) for sample in found.result.compared]
     points = [
         plots.ParetoPoint(first.profile(sample), second.profile(sample), searched=ours)
         for sample, ours in (*drawn, *searched)
