@@ -87,13 +87,13 @@ def _residual(n_traits):
     ("path", "value", "message"),
     [
         (["version"], 2, "has version 2, this nni_latency reads up to 1"),
-        (["line", "a"], -1.0, "line.a: Input should be greater than or equal to 0"),
-        (["line", "d"], None, "line.d: Field required"),
-        (["interval_factor"], 0.5, "interval_factor: "),
-        (["model", "costs", "shared"], [1.0], "model.costs.shared: "),
+        (["line", "a"], -1.0, "line.a must be at least 0"),
+        (["line", "d"], None, "line.d is missing"),
+        (["interval_factor"], 0.5, "interval_factor must be at least 1"),
+        (["model", "costs", "shared"], [1.0], "model.costs.shared must have "),
         (["correction"], "curve", "the correction 'curve' is not in the file"),
         (["platform", "device"], "Two Words", "lower-case letters"),
-        (["surprise"], 1, "surprise: Extra inputs"),
+        (["surprise"], 1, "surprise is not a field of such a file"),
         (["model", "residual"], _residual(2), "there must be 10 traits of operators, or 3 of totals"),
     ],
 )

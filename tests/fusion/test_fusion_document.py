@@ -28,6 +28,11 @@ _RULES = FusionRules(
 )
 
 
+_PAIR = {"kinds": ["conv2d", "relu"], "fused": True}
+
+_CPU = {"id": "cpu", "device": "cpu", "runtime": "torch", "precision": "fp32", "threads": 1}
+
+
 @pytest.fixture
 def path(tmp_path):
     return save_rules(_RULES, tmp_path / "rules.json")
@@ -63,11 +68,26 @@ def test_rules_of_another_version_are_refused(path):
     ("change", "message"),
     [
         ({"rules": [{"kinds": ["conv2d"], "fused": True}]}, "rules.0: .*must name two kinds of operators or more"),
-        ({"more": 1}, "more: Extra inputs"),
+        ({"more": 1}, "more is not a field of such a file"),
         ({"format": "nni_latency.lookup_table"}, "is not a file of fusion rules"),
         ({"version": 99}, "reads up to 1"),
-        ({"constant": -1.0}, "constant"),
-        ({"blocks": {"cat": 0}}, "blocks.cat"),
+        ({"constant": -1.0}, "constant must be at least 0. Got '-1.0'.$"),
+        ({"blocks": {"cat": 0}}, "blocks.cat must be greater than 0. Got '0'.$"),
+        ({"rules": {}}, "rules must be a list"),
+        ({"rules": ["conv2d + relu"]}, "rules.0 must be an object of named fields. Got 'conv2d . relu'.$"),
+        ({"rules": [{**_PAIR, "kinds": "conv2d + relu"}]}, "rules.0.kinds must be a list. Got 'conv2d . relu'.$"),
+        ({"rules": [{**_PAIR, "kinds": ["conv2d", 1]}]}, "rules.0.kinds.1 must be text. Got '1'.$"),
+        ({"rules": [{**_PAIR, "fused": "yes"}]}, "rules.0.fused must be true or false. Got 'yes'.$"),
+        ({"rules": [{"kinds": ["conv2d", "relu"]}]}, "rules.0.fused is missing.$"),
+        ({"rules": [{**_PAIR, "folded": True}]}, "rules.0.folded is not a field of such a file.$"),
+        ({"rules": [{**_PAIR, "times": {"before": 1, "last": "1", "together": 1}}]}, "times.last must be a number"),
+        ({"rules": [{**_PAIR, "times": 1e-4}]}, "rules.0.times must be an object of named fields. Got '0.0001'.$"),
+        ({"campaign": 7}, "campaign must be text. Got '7'.$"),
+        ({"platform": {**_CPU, "threads": "1"}}, "platform.threads must be a whole number. Got '1'.$"),
+        (
+            {"platform": {**_CPU, "facts": {"cores": [2]}}},
+            r"platform.facts.cores must be true or false, a number or text. Got '\[2\]'.$",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_in_a_sentence(path, change, message):

@@ -309,7 +309,7 @@ def _changed(out, target, change):
         (lambda content: content["predictors"][0].update(kinds=["mystery"]), "Unknown kernel 'mystery'"),
         (lambda content: content["predictors"][0]["model"].update(trees=None, process=None), "neither trees nor"),
         (lambda content: content["kernels"][0].update(value=-1), "kernels.0.value"),
-        (lambda content: content.pop("platform"), "platform: Field required"),
+        (lambda content: content.pop("platform"), "platform is missing"),
     ],
 )
 def test_files_that_cannot_be_are_refused(built, tmp_path, change, message):
