@@ -16,7 +16,7 @@ _PUBLISHED = {path.name.partition(".")[0]: path for path in sorted((_DOCS / "ref
 
 @pytest.fixture(scope="module")
 def schemas():
-    """What makes each schema, as ``docs/export_schema.py`` has it."""
+    """Return what makes each schema, as ``docs/export_schema.py`` has it."""
     return runpy.run_path(str(_DOCS / "export_schema.py"))["SCHEMAS"]
 
 
