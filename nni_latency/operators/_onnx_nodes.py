@@ -274,7 +274,9 @@ def _mode(node: Node, usual: str) -> str:
 
 
 def _affine_grid(node: Node) -> OpSpec:
-    return OpSpec.of("affine_grid", [_needed(node, 0).shape], out=node.outputs[0].shape)
+    size = _needed(node, 1).data
+    known = {} if size is None else {"size": tuple(map(int, size.reshape(-1)))}
+    return OpSpec.of("affine_grid", [_needed(node, 0).shape], out=node.outputs[0].shape, **known)
 
 
 def _grid_sample(node: Node) -> OpSpec:
