@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import nni_latency.documents as documents
 import nni_latency.kernels as kernels
 import nni_latency.operators as operators
 from nni_latency.cli._report import Column, Grid, Pairs, Report
@@ -133,7 +132,7 @@ def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) 
         "failures": dict(rules.failures),
         "plain": list(rules.plain),
         "blocks": dict(rules.blocks),
-        "rules": [documents.plain(rule) for rule in rules.rules],
+        "rules": [_rule_content(rule) for rule in rules.rules],
     }
     grid = Grid(rows, columns, nothing="There are no rules: every operator is a kernel.")
     return Report(grid, content, before=[Pairs("Fusion", facts)], after=[*after, *_doubts(rules)])
@@ -176,6 +175,11 @@ def _layouts(rules: operators.FusionRules) -> str:
         kinds = [kind for kind, channels in rules.blocks.items() if channels == block]
         found.append(f"{listed(kinds)} unless channels are a multiple of {block}")
     return "; ".join(found)
+
+
+def _rule_content(rule: operators.FusionRule) -> dict[str, Any]:
+    times = rule.times
+    return {**asdict(rule), "times": None if times is None else {**asdict(times), "share": times.share}}
 
 
 def _rule_row(rule: operators.FusionRule) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +38,7 @@ from nni_latency.cli._search_measure import (
 from nni_latency.cli._search_report import Found, print_found, write_network, write_picture, write_record
 from nni_latency.cli._searched import FOLDER, Searched, SearchOptions, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
-from nni_latency.cli._supervision import user_code
+from nni_latency.cli._supervision import INTERRUPTED, user_code
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MeasurementError, MismatchError
 from nni_latency.units import METRICS, format_metric, format_percent, number_of
 
@@ -114,7 +116,7 @@ def draw_trade_off(found: Found, asked: ParetoOptions, plane: _Plane | None) -> 
 def _draw_two_costs(found: Found, asked: ParetoOptions, plane: _Plane, title: str) -> None:
     first, second = plane
     drawn = [(sample, False) for sample in asked.drawn(found.searched, found.options.seed)]
-    searched = [(item.sample, True) for item in found.result.compared if item.searched]
+    searched = [(sample, True) for sample in found.result.compared]
     points = [
         plots.ParetoPoint(first.profile(sample), second.profile(sample), searched=ours)
         for sample, ours in (*drawn, *searched)
@@ -180,7 +182,7 @@ def command(
     _announce(network, searched, dataset, name, aim, options)
     print_lines(remarks(), [unmeasured] if unmeasured else [])
     outputs().empty(options.out, FOLDER)
-    with user_code("The search", 0.0):
+    with _interruptible(checkpoint), user_code("The search", 0.0):
         result = _run(
             network, dataset, strategy, aim, settings, checkpoint,
             against=[] if plane is None else trade_off.drawn(searched, options.seed), one_shot=nas.is_one_shot(name),
@@ -206,6 +208,19 @@ def command(
     draw_trade_off(found, trade_off, plane)
     print_found(found, options.out)
     checkpoint.remove()
+
+
+@contextlib.contextmanager
+def _interruptible(checkpoint: nas.Checkpoint) -> Iterator[None]:
+    """Say of an interrupted search what was kept of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = "Nothing was kept: the first epoch, or trial, was not over."
+        if checkpoint.path.exists():
+            kept = f"Run the same command again to resume: {escape(repr(str(checkpoint.path)))} keeps what was learned."
+        remarks().print(f"Interrupted. {kept}")
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def _check_target(metric: str, options: SearchOptions) -> None:

@@ -7,7 +7,8 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,41 @@ Made = TypeVar("Made")
 
 #: Letters of a wrong value that are shown, and of a whole reason.
 _SHOWN, _LONGEST = 60, 800
+
+#: What a value of a file must be, by the type of pydantic's error.
+_EXPECTED = {
+    "missing": "is missing",
+    **dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), "is not a field of such a file"),
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have {max_length} or fewer characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_short": "must have {min_length} or more items",
+    "too_long": "must have {max_length} or fewer items",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
+    "float_type": "must be a number",
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "must be an object of named fields"),
+}
+
+#: Faults of a field, not of its value, which is not shown.
+_OF_FIELDS = ("missing", "extra_forbidden", "unexpected_keyword_argument")
+
+#: What a value of several types may be, by what pydantic appends to its place.
+_ALTERNATIVES = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "list[int]": "a list of whole numbers",
+}
 
 
 @dataclass(frozen=True)
@@ -260,13 +296,38 @@ def _reason(error: Exception) -> str:
 
 def explain(error: ValidationError) -> str:
     """Say what the first fault of a document is, where, what stands there, and how many more there are."""
-    first, *others = error.errors()
-    place = ".".join(map(str, first["loc"])) or "the document"
-    more = f" (and {len(others)} more)" if others else ""
-    cause = first.get("ctx", {}).get("error")
-    reason = first["msg"] if cause is None else _short(str(cause)).rstrip(".")
-    got = "" if isinstance(cause, LatencyError) else f". Got {str(first['input'])[:_SHOWN]!r}"
-    return f"{place}: {reason}{got}{more}."
+    faults = error.errors()
+    first = faults[0]
+    depth, alternatives = _alternatives(faults)
+    place = ".".join(map(str, first["loc"][:depth])) or "the document"
+    cause, got = first.get("ctx", {}).get("error"), f". Got {str(first['input'])[:_SHOWN]!r}"
+    if alternatives:
+        # A whole number is a number.
+        *names, last = (_ALTERNATIVES[name] for name in alternatives if name != "int" or "float" not in alternatives)
+        said = f"{place} must be {' or '.join(filter(None, (', '.join(names), last)))}"
+    elif cause is not None:
+        said = f"{place}: {_short(str(cause)).rstrip('.')}"
+    elif first["type"] in _EXPECTED:
+        said = f"{place} {_EXPECTED[first['type']].format(**first.get('ctx', {}))}"
+    else:
+        said = f"{place}: {first['msg']}"
+    others = len(faults) - max(1, alternatives.total())
+    more = f" (and {others} more)" if others else ""
+    is_whole = isinstance(cause, LatencyError) or first["type"] in _OF_FIELDS
+    return f"{said}{'' if is_whole else got}{more}."
+
+
+def _alternatives(faults: Sequence[Any]) -> tuple[int, Counter[str]]:
+    """Return the depth of the first faulty value, and how many of the faults are of each type that it may have."""
+    place = faults[0]["loc"]
+    depth = max((depth for depth, name in enumerate(place) if name in _ALTERNATIVES), default=len(place))
+    places = [fault["loc"] for fault in faults]
+    found = Counter(
+        other[depth]
+        for other in places
+        if other[:depth] == place[:depth] and len(other) > depth and other[depth] in _ALTERNATIVES
+    )
+    return (depth, found) if len(found) > 1 else (len(place), Counter())
 
 
 def render(fields: Mapping[str, Any], lists: Mapping[str, Iterable[str]] | None = None) -> str:

@@ -195,12 +195,13 @@ class LocalBench(Bench):
     def admit_packed(self, packed: bytes) -> None:
         """Load a subject of which `pack_subject` made bytes; one that another process has exported is not built."""
         subject = unpack_subject(packed)
-        network = self.exports.find(packed) if self.exports else None
+        export = self.exports.of(packed) if self.exports else None
+        network = export.find() if export else None
         if network is not None:
             subject = replace(subject, build=lambda: network)
         stage = self._load(subject)
-        if self.exports:
-            self.exports.keep(packed, stage)
+        if export:
+            export.keep(stage)
 
     def _load(self, subject: Subject) -> Stage:
         with as_subject_error():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 #: What the networks of a campaign may take on the disk [byte]; those beyond are exported in every process.
 _MOST = 2**30
 
-#: What stands before a network: the number of its parts, and whether they are joined networks.
-_LABELS, _JOINED = 4, 1
+#: What stands before a network: its checksum, the number of its parts, and whether they are joined networks [byte].
+_CHECKSUM, _LABELS, _JOINED = 4, 4, 1
 
 
 @dataclass(frozen=True)
@@ -30,38 +31,59 @@ class Exports:
 
     folder: Path
 
-    def find(self, packed: bytes) -> OnnxNetwork | None:
-        """Return the network of a subject of which `pack_subject` made bytes, or None if none was kept."""
+    def of(self, packed: bytes) -> Export:
+        """Return where the network of a subject is kept, of which `pack_subject` made bytes."""
+        return Export(self.folder / hashlib.sha256(packed).hexdigest())
+
+
+@dataclass(frozen=True)
+class Export:
+    """Where the network of one subject is kept.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which need not exist.
+    """
+
+    path: Path
+
+    def find(self) -> OnnxNetwork | None:
+        """Return the network; None if none was kept, or if the file is damaged."""
         import onnx
 
         from nni_latency.operators import OnnxNetwork
 
         try:
-            content = self._path(packed).read_bytes()
+            content = self.path.read_bytes()
         except OSError:
             return None
-        labels, joined = content[:_LABELS], content[_LABELS : _LABELS + _JOINED]
-        model = onnx.ModelProto.FromString(content[_LABELS + _JOINED :])
-        return OnnxNetwork(model, int.from_bytes(labels, "little"), is_joined=joined != b"\0")
+        body = memoryview(content)[_CHECKSUM:]
+        if not body or zlib.crc32(body) != int.from_bytes(content[:_CHECKSUM], "little"):
+            return None
+        model = onnx.ModelProto.FromString(bytes(body[_LABELS + _JOINED :]))
+        return OnnxNetwork(model, int.from_bytes(body[:_LABELS], "little"), is_joined=bool(body[_LABELS]))
 
-    def keep(self, packed: bytes, stage: Any) -> None:
-        """Keep the network of a subject, if what was prepared of it was exported to ONNX and there is room."""
+    def keep(self, stage: Any) -> None:
+        """Keep the network if what was prepared of the subject was exported to ONNX and there is room."""
         from nni_latency.operators import OnnxNetwork
 
-        network, path = getattr(stage, "network", None), self._path(packed)
+        network = getattr(stage, "network", None)
         if not isinstance(network, OnnxNetwork) or not getattr(stage, "was_exported", False):
             return
         try:
-            room = _MOST - sum(file.stat().st_size for file in self.folder.iterdir())
+            # A damaged file of the same network gives its room back.
+            self.path.unlink(missing_ok=True)
+            room = _MOST - sum(file.stat().st_size for file in self.path.parent.iterdir())
             if network.model.ByteSize() > room:
                 return
-            part = path.with_suffix(".part")
+            part = self.path.with_suffix(".part")
             head = network.n_labels.to_bytes(_LABELS, "little") + bytes([network.is_joined])
-            part.write_bytes(head + network.model.SerializeToString())
-            part.replace(path)
+            body = network.model.SerializeToString()
+            checksum = zlib.crc32(body, zlib.crc32(head)).to_bytes(_CHECKSUM, "little")
+            with part.open("wb") as file:
+                file.writelines((checksum, head, body))
+            part.replace(self.path)
         except (OSError, ValueError):
             # A full disk, or more than protobuf can hold: then every process exports it.
             return
-
-    def _path(self, packed: bytes) -> Path:
-        return self.folder / hashlib.sha256(packed).hexdigest()

@@ -8,7 +8,7 @@ from ._fbnet import FBNet, FBNetLoss, SharedGumbelSoftmax
 from ._penalty import LatencyPenalty, TargetPenalty, architecture_parameters
 from ._profiler import LatencyFilter, LatencyProfiler
 from ._report import CostReporting, cost_report, report_with_cost
-from ._search import Compared, Epoch, SearchResult, Trial, run_search
+from ._search import Epoch, SearchResult, Trial, run_search
 from ._settings import STRATEGIES, SearchSettings, is_one_shot
 from ._strategies import TPE, GridSearch, RandomOneShot, SearchAim, check_images, check_strategy, make_strategy
 from ._trials import run_trials
@@ -18,7 +18,6 @@ __all__ = [
     "STRATEGIES",
     "TPE",
     "Checkpoint",
-    "Compared",
     "CostReporting",
     "Dataset",
     "Epoch",

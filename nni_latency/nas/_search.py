@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import signal
 import tempfile
 import time
@@ -43,7 +42,7 @@ from nni_latency.nas._training import (
 from nni_latency.platforms import torch_threads
 from nni_latency.spaces import check_sample
 
-#: Least share of a limit that a network which is compared uses.
+#: Least share of its limit that a network to be compared uses.
 _CLOSE = 0.95
 
 
@@ -102,28 +101,6 @@ class Trial:
     sample: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A network with the weights that it has in the supernet at the end of a search.
-
-    Parameters
-    ----------
-    sample : dict
-        The network, ``{label: choice}``.
-    latency : float
-        Its estimated cost, in the SI unit of the metric.
-    accuracy : float
-        Share of the held-out images that it classifies correctly, normalised by the statistics of each batch.
-    searched : bool
-        Whether it is the most probable network within a limit of its own, and not one that the search is compared with.
-    """
-
-    sample: dict[str, Any]
-    latency: float
-    accuracy: float
-    searched: bool
-
-
 Step = TypeVar("Step", Epoch, Trial)
 
 
@@ -143,8 +120,8 @@ class SearchResult:
         Share of the held-out images that it classifies correctly.
     history : tuple of Epoch or of Trial
         The epochs of a search in a supernet, or the trials of one in many.
-    compared : tuple of Compared, default=()
-        Networks of the supernet, where the search was compared with others.
+    compared : tuple of dict, default=()
+        Samples that the supernet finds most probable, to be compared with others: see `run_search`.
     """
 
     sample: dict[str, Any]
@@ -152,7 +129,7 @@ class SearchResult:
     latency: float
     accuracy: float
     history: tuple[Epoch, ...] | tuple[Trial, ...]
-    compared: tuple[Compared, ...] = ()
+    compared: tuple[dict[str, Any], ...] = ()
 
 
 def run_search(
@@ -195,9 +172,9 @@ def run_search(
     fill : float, optional
         Least share of the limit that the network found is to use, for the same strategies.
     against : sequence of mapping, default=()
-        Networks to compare the search with, such as random ones: as `SearchResult.compared` they are judged with the
-        weights of the supernet, beside as many that it finds most probable within limits over the same range of costs.
-        Of strategies without probabilities by label, and of a search that was interrupted later, there are none.
+        Networks to compare the search with, such as random ones: `SearchResult.compared` has as many that the supernet
+        finds most probable within limits over the same range of costs. Strategies without probabilities by label, and
+        a search that goes on in its final training, give none.
     checkpoint : Checkpoint, optional
         Where the search saves itself after every epoch. If the file is there, the search goes on from it, and finds
         what it would have found without an interruption.
@@ -233,7 +210,7 @@ def run_search(
     ):
         recorder = _Recorder(dataset, settings, profiler, on_epoch, checkpoint, on_batch)
         for_weights, for_architecture = split(dataset.train, settings.seed)
-        compared: tuple[Compared, ...] = ()
+        compared: tuple[dict[str, Any], ...] = ()
         evaluator = Classification(
             # A table of FBNet is one of a number of classes, which may be more than those of the data set.
             num_classes=check_images(space, dataset.few(2), dataset.num_classes),
@@ -256,7 +233,7 @@ def run_search(
                 sample = _found(experiment, strategy, profiler, limit, fill)
             finally:
                 experiment.stop()
-            compared = _compare(_costs_of(strategy, profiler), dataset, settings, against)
+            compared = _likeliest_beside(_costs_of(strategy, profiler), against)
             network = freeze_trained(space, sample)
         accuracy = train_found(
             network, dataset, settings, on_final_epoch,
@@ -305,29 +282,15 @@ def _costs_of(strategy: Any, profiler: LatencyProfiler | None) -> LatencyProfile
     return costs
 
 
-def _compare(
-    profiler: LatencyProfiler, dataset: Dataset, settings: SearchSettings, against: Sequence[Mapping[str, Any]]
-) -> tuple[Compared, ...]:
-    """Judge networks with the weights of the supernet: these, and as many that it finds most probable."""
+def _likeliest_beside(profiler: LatencyProfiler, against: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return as many samples as there are others, each the most probable one within a limit of its own."""
     if not against or not architecture_logits(profiler.space):
         return ()
-    costs = [profiler.profile(sample) for sample in against]
-    limits = np.linspace(min(costs), max(costs), len(against))
-    # What is drawn must not change how the network found learns.
+    # An estimator that measures draws weights, which must not change how the network found learns.
     with torch.random.fork_rng():
-        searched = [likeliest_sample(profiler, max=limit, min=_CLOSE * limit) for limit in limits.tolist()]
-        return tuple(
-            Compared(dict(sample), profiler.profile(sample), _judge(profiler.space, sample, dataset, settings), ours)
-            for samples, ours in ((searched, True), (against, False))
-            for sample in samples
-        )
-
-
-def _judge(supernet: Any, sample: Mapping[str, Any], dataset: Dataset, settings: SearchSettings) -> float:
-    """Return the accuracy of a network with the weights of a supernet."""
-    network = copy.deepcopy(freeze_trained(supernet, sample)).train()
-    with batch_statistics(network):
-        return accuracy(network, dataset.valid, settings.batch_size)
+        costs = [profiler.profile(sample) for sample in against]
+        limits = np.linspace(min(costs), max(costs), len(against))
+        return tuple(likeliest_sample(profiler, max=limit, min=_CLOSE * limit) for limit in limits.tolist())
 
 
 class _Recorder(Callback):

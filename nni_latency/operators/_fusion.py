@@ -107,7 +107,8 @@ class FusionRule:
     def __post_init__(self) -> None:
         if len(self.kinds) < 2 or not all(self.kinds):
             raise InvalidValueError(
-                f"A fusion rule must name two kinds of operators or more, such as conv2d and relu. Got {self.kinds!r}."
+                "A fusion rule must name two kinds of operators or more, such as conv2d and relu. "
+                f"Got {list(self.kinds)!r}."
             )
 
     @property

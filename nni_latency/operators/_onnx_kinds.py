@@ -108,10 +108,10 @@ PLAIN = {
 #: Nodes whose kind depends on more than their names.
 LAYERS = frozenset(
     (
-        *("Attention", "Clip", "Col2Im", "Conv", "ConvTranspose", "DFT", "DeformConv", "Einsum", "FusedMatMul", "Gemm"),
-        *("GlobalLpPool", "GridSample", "LRN", "MatMul", "MatMulNBits", "NhwcConv", "STFT", "TopK", "Trilu"),
-        *("GroupQueryAttention", "MultiHeadAttention", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool"),
-        *("GlobalMaxPool", "Resize", "Upsample", "LSTM", "GRU", "RNN"),
+        *("AffineGrid", "Attention", "Clip", "Col2Im", "Conv", "ConvTranspose", "DFT", "DeformConv", "Einsum"),
+        *("FusedMatMul", "Gemm", "GlobalLpPool", "GridSample", "LRN", "MatMul", "MatMulNBits", "NhwcConv", "STFT"),
+        *("TopK", "Trilu", "GroupQueryAttention", "MultiHeadAttention", "MaxPool", "AveragePool", "LpPool"),
+        *("GlobalAveragePool", "GlobalMaxPool", "Resize", "Upsample", "LSTM", "GRU", "RNN"),
     )
 )
 
@@ -184,14 +184,13 @@ def equivalent(onnx: Any, node: Any, inputs: tuple[Value | None, ...]) -> tuple[
 
 
 def returned_shapes(node: Any, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> dict[str, Shape]:
-    """Return the output shapes of an operator of ONNX Runtime that the package onnx does not infer."""
+    """Return the output shapes of an operator that the package onnx does not infer, such as one of ONNX Runtime."""
     if node.domain not in _RUNTIME or not inputs or inputs[0] is None:
         return {}
     if node.op_type in _SHAPE_OF_FIRST:
         return {node.output[0]: inputs[0].shape}
-    if node.op_type in _RETURNED:
-        return {node.output[0]: _RETURNED[node.op_type](inputs, attributes)}
-    return {}
+    shape = _RETURNED[node.op_type](inputs, attributes) if node.op_type in _RETURNED else None
+    return {} if shape is None else {node.output[0]: shape}
 
 
 def _needed(inputs: Sequence[Value | None], place: int) -> Value:
@@ -220,6 +219,17 @@ def transposed_if(shape: Shape, is_asked: Any) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if is_asked else shape
 
 
+def _of_grid(inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Shape | None:
+    """Return the shape of a sampling grid: a position for every pixel of an image; None if its size is unknown."""
+    size = _needed(inputs, 1).data
+    if size is None:
+        return None
+    if size.size not in (4, 5):
+        raise ValueError(f"its size must have 4 or 5 numbers, and has {size.size}")
+    batch, _, *sides = map(int, size.reshape(-1))
+    return (batch, *sides, len(sides))
+
+
 def _of_packed(inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Shape:
     return (*_needed(inputs, 0).shape[:-1], int(attributes["N"]))
 
@@ -239,7 +249,8 @@ def _of_channels_last(inputs: Sequence[Value | None], attributes: Mapping[str, A
     return (shape[0], *((size + one + two - span - 1) // step + 1 for size, one, two, span, step in rows), kernel[0])
 
 
-_RETURNED: dict[str, Callable[[Sequence[Value | None], Mapping[str, Any]], Shape]] = {
+_RETURNED: dict[str, Callable[[Sequence[Value | None], Mapping[str, Any]], Shape | None]] = {
+    "AffineGrid": _of_grid,
     "Attention": _of_attention,
     "EmbedLayerNormalization": _of_embeddings,
     "FusedMatMul": _of_product,
@@ -262,7 +273,7 @@ def holds_weights(kind: str, inputs: Sequence[Value | None]) -> Iterable[Value]:
 def runtime_hints(
     inference: Inference, node: Any, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the output types of an operator of ONNX Runtime, by tensor."""
+    """Return the output types of an operator that the package onnx does not infer, by tensor."""
     dtype = inputs[0].dtype if inputs and inputs[0] is not None else "float32"
     shapes = returned_shapes(node, inputs, attributes)
     return {name: inference.value(shape, dtype).type for name, shape in shapes.items()}

@@ -273,6 +273,12 @@ def _mode(node: Node, usual: str) -> str:
     return {"linear": "bilinear", "cubic": "bicubic"}.get(name, name)
 
 
+def _affine_grid(node: Node) -> OpSpec:
+    size = _needed(node, 1).data
+    known = {} if size is None else {"size": tuple(map(int, size.reshape(-1)))}
+    return OpSpec.of("affine_grid", [_needed(node, 0).shape], out=node.outputs[0].shape, **known)
+
+
 def _grid_sample(node: Node) -> OpSpec:
     shapes = [_needed(node, place).shape for place in (0, 1)]
     return OpSpec.of("grid_sample", shapes, mode=_mode(node, "bilinear"), out=node.outputs[0].shape)
@@ -389,6 +395,7 @@ def _columns(node: Node) -> OpSpec:
 
 
 _DESCRIBED: dict[str, Callable[[Node], OpSpec]] = {
+    "AffineGrid": _affine_grid,
     "Attention": _attention,
     "Clip": _clip,
     "Col2Im": _columns,

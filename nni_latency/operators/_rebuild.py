@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody calls it so
 from torch import nn
 
-from nni_latency.errors import UnknownNameError, first_line
+from nni_latency.errors import UnknownNameError, first_line, listed
 from nni_latency.operators._features import given_shapes, learned_shapes
 from nni_latency.operators._op_spec import OpSpec
 from nni_latency.operators._tracing import run_traced
@@ -56,9 +56,19 @@ def build_operator(op: OpSpec) -> nn.Module:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error).rstrip(".")
         raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {reason}.") from error
     if built != [op]:
-        found = ", ".join(other.op_key for other in built) or "nothing"
-        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: that gives {found}.")
+        raise UnknownNameError(f"The operator {op.op_key} cannot be built from its key: {_difference(op, built)}.")
     return module
+
+
+def _difference(op: OpSpec, built: Sequence[OpSpec]) -> str:
+    """Say what is superfluous in a key, by what the module built from it computes."""
+    found = ", ".join(other.op_key for other in built) or "nothing"
+    if len(built) == 1 and (built[0].kind, built[0].input_shapes) == (op.kind, op.input_shapes):
+        used = dict(built[0].attributes)
+        superfluous = [name for name, _ in op.attributes if name not in used]
+        if superfluous and not set(superfluous).intersection(_NO_ARGUMENTS):
+            return f"leave out {listed(map(repr, superfluous), most=None)}. Expected: {found}"
+    return f"that gives {found}"
 
 
 #: Torch functions that may be called with the arguments of a key. An allow list, because keys come from files and some

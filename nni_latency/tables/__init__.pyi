@@ -38,7 +38,6 @@ from ._plan import (
     Selection,
     SpaceReference,
     measure_plan_of,
-    network_plan,
 )
 from ._shipped import LIST_SHIPPED, find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
@@ -108,7 +107,6 @@ __all__ = [
     "merge_tables",
     "metered_table",
     "named_operators",
-    "network_plan",
     "network_powers",
     "new_file",
     "operator_entries",

@@ -303,15 +303,6 @@ def _work(op: OpSpec) -> tuple[int, int]:
 _PICKS: tuple[Callable[[int, PlanLayer], str], ...] = (_in_turn, _lighter, _heavier, _by_twos)
 
 
-def network_plan(plan: NetworkSource, selections: Mapping[str, Mapping[str, Any]]) -> MeasurePlan:
-    """Return a plan of one layer, whose candidates are whole networks of `plan`."""
-    candidates = {
-        name: PlanCandidate(OpSpec.of("network", [plan.input_shape], name=name), plan.network_of(selection))
-        for name, selection in selections.items()
-    }
-    return MeasurePlan(plan.space, plan.input_shape, (PlanLayer("network", candidates),))
-
-
 def measure_plan_of(space: Any, batch_size: int = 1) -> MeasurePlan:
     """Return the measure plan of a space that defines one.
 

@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.rst")))
 
 _BLOCKS = {
-    ".md": re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE),
-    ".rst": re.compile(r"^ *\.\. code-block:: console\n\n((?: +.*\n|\n)+)", re.MULTILINE),
+    ".md": re.compile(r"^```console\n(?P<block>.*?)^```", re.DOTALL | re.MULTILINE),
+    # Text that goes on behind the block is indented as its directive is, in a list for instance.
+    ".rst": re.compile(r"^(?P<by> *)\.\. code-block:: console\n\n(?P<block>(?:(?P=by) +.*\n|\n)+)", re.MULTILINE),
 }
 
 
@@ -34,14 +35,19 @@ def commands() -> list[Command]:
 
 
 def _commands_of(path: Path) -> Iterator[Command]:
-    text = path.read_text(encoding="utf-8")
-    for block in _BLOCKS[path.suffix].finditer(text):
-        line = text.count("\n", 0, block.start(1)) + 1
+    name = path.relative_to(ROOT).as_posix().removeprefix("docs/")
+    for line, words in commands_in(path.read_text(encoding="utf-8"), path.suffix):
+        yield Command(f"{name}:{line}", words)
+
+
+def commands_in(text: str, suffix: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """List every call of ``nni-latency`` in the console blocks of a text, with the number of its line."""
+    for block in _BLOCKS[suffix].finditer(text):
+        line = text.count("\n", 0, block.start("block")) + 1
+        typed = textwrap.dedent(block["block"])
         # A command that ends with a backslash goes on in the next line.
-        for match in re.finditer(r"^\$ nni-latency ((?:.*\\\n)*.*)$", textwrap.dedent(block[1]), re.MULTILINE):
+        for match in re.finditer(r"^\$ nni-latency ((?:.*\\\n)*.*)$", typed, re.MULTILINE):
             words = shlex.split(match[1].replace("\\\n", " "), comments=True)
-            place = line + textwrap.dedent(block[1]).count("\n", 0, match.start())
             # "nni-latency COMMAND [OPTIONS]" says what a command looks like.
             if words[0] != "COMMAND":
-                name = path.relative_to(ROOT).as_posix().removeprefix("docs/")
-                yield Command(f"{name}:{place}", tuple(words))
+                yield line + typed.count("\n", 0, match.start()), tuple(words)

@@ -70,7 +70,20 @@ def test_rules_are_shown_with_their_evidence(run, rules):
     for text in ("in the weights", "one kernel", "apart, not clear", "FusedConv", "100.0 %", "there is no gelu"):
         assert text in shown
     content = json.loads(run("show", rules, "--format", "json").stdout)
-    assert [rule["fused"] for rule in content["rules"]] == [True, True, False]
+    assert content["rules"][1] == {
+        "kinds": ["conv2d", "relu"],
+        "fused": True,
+        "shared": False,
+        "folds": False,
+        "times": {"before": 4e-4, "last": 1e-4, "together": 4e-4, "margin": 0.1, "share": pytest.approx(1.0)},
+        "source": "",
+    }
+    assert [(rule["fused"], rule["folds"]) for rule in content["rules"]] == [
+        (True, True),
+        (True, False),
+        (False, False),
+    ]
+    assert content["rules"][0]["times"] is None
     assert run("show", rules, "--format", "csv").stdout.count("\n") == 4
 
 

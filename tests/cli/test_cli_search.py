@@ -258,9 +258,25 @@ def unfinished(run, tables, tmp_path, _few_digits, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("nni_latency.nas._training.accuracy_of", interrupt)
-        assert "Interrupted." in run(*command, code=130).stderr
+        said = run(*command, code=130).stderr
+    kept = "'out/checkpoint.safetensors' keeps what was learned."
+    assert f"Interrupted. Run the same command again to resume: {kept}" in " ".join(said.split())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint.safetensors"]
     return command
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_few_digits")
+def test_a_search_interrupted_in_its_first_epoch_says_that_nothing_is_kept(run, tables, tmp_path, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nni_latency.nas._search.accuracy", interrupt)
+    done = run(
+        "search", "--latency-estimator", tables["tiny"], "--target", "4ms", "--no-measure", "--out", "out", code=130
+    )
+    assert "Interrupted. Nothing was kept: the first epoch, or trial, was not over." in done.stderr
+    assert not [*tmp_path.glob("out/*")]
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from PIL import Image
 from written_files import DATA, KEPT, WRITTEN, write_files
 
 import nni_latency
-from nni_latency.cli import search_schema
 from nni_latency.cli._show import SAVED_FILES
 from nni_latency.datasets import load_networks
 from nni_latency.documents import KINDS, DocumentFormat, SavedFile
@@ -87,11 +86,6 @@ def test_a_file_that_is_damaged_is_named(fails, files, name, tmp_path):
     damaged = tmp_path / "damaged"
     damaged.write_bytes(content[: len(content) // 2] if name != "nni_latency.networks" else content[:2000])
     assert "damaged" in fails("show", damaged)
-
-
-def test_the_schema_of_a_search_is_that_of_the_documentation():
-    path = Path(__file__).parents[2] / "docs" / "reference" / "search.schema.json"
-    assert json.loads(path.read_text()) == search_schema(), "run docs/export_schema.py"
 
 
 def test_a_network_needs_rules(fails, files):

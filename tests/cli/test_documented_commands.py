@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from documented import ROOT, commands
+from documented import DOCUMENTS, ROOT, commands, commands_in
 from measured_graphs import fitted, save_nodes, write_measured
 from narrow import check_lines
 from nni_latency_service import ApiKeys
@@ -91,6 +91,17 @@ def test_documents_have_commands():
     assert {"README.md", "commands/learn.rst", "getting_started.rst"} <= {
         place.partition(":")[0] for place, _ in _COMMANDS
     }
+
+
+def test_commands_of_a_list_item_that_goes_on_are_found():
+    block = "  .. code-block:: console\n\n     $ nni-latency show a.json \\\n         --quiet\n\n"
+    text = f"* A list:\n\n{block}  And more.\n"
+    assert list(commands_in(text, ".rst")) == [(5, ("show", "a.json", "--quiet"))]
+
+
+def test_no_command_of_a_document_is_missed():
+    printed = (re.findall(r"\$ nni-latency (?!COMMAND\b)", path.read_text(encoding="utf-8")) for path in DOCUMENTS)
+    assert len(_COMMANDS) == sum(map(len, printed))
 
 
 @pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])

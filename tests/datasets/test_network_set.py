@@ -98,7 +98,7 @@ def _altered(saved, tmp_path, change):
     [
         (lambda content: {**content, "version": 2}, "has version 2, this nni_latency reads up to 1"),
         (lambda content: {**content, "format": "other"}, "is not a data set of networks: its format must be"),
-        (lambda content: {**content, "extra": 1}, "extra: Extra inputs are not permitted"),
+        (lambda content: {**content, "extra": 1}, "extra is not a field of such a file"),
         (lambda content: {**content, "networks": []}, "a latency is of network 0 in run 0, and there are 0 networks"),
         (
             lambda content: {

@@ -124,9 +124,9 @@ def test_name_that_is_not_in_the_file_lists_those_that_are(written):
         ("pi = 5\n", r"is not valid: pi must be a connection such as \"ssh:pi@raspberrypi\", or a table\. Got 5\.$"),
         ("pi = []\n", r"is not valid: pi must be a connection such as .*Got \[\]\.$"),
         ("[pi]\n", r"is not valid: pi\.connection is missing: how the device is reached"),
-        ('[pi]\nconnection = ""\n', r"is not valid: pi\.connection: String should have at least 1 character"),
-        ("[pi]\nconnection = 5\n", r"is not valid: pi\.connection: Input should be a valid string\. Got '5'\.$"),
-        ('pi = ""\n', r"is not valid: pi\.connection: String should have at least 1 character"),
+        ('[pi]\nconnection = ""\n', r"is not valid: pi\.connection must have 1 or more characters"),
+        ("[pi]\nconnection = 5\n", r"is not valid: pi\.connection must be text\. Got '5'\.$"),
+        ('pi = ""\n', r"is not valid: pi\.connection must have 1 or more characters"),
         (
             '[pi]\nconnection = "adb"\npyhton = "x"\n',
             r"is not valid: pi\.pyhton: there is no such setting\. A device has connection, python, cores\.$",

@@ -122,12 +122,12 @@ def test_absent_document_and_folder_say_so(path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"pages": [1, 0, -1]}, r"pages\.1: Input should be greater than 0\. Got '0' \(and 1 more\)\.$"),
-        ({"pages": [1.5]}, r"pages\.0: Input should be a valid integer\. Got '1\.5'\.$"),
-        ({"pages": "x" * 999}, r"pages: Input should be a valid array\. Got 'x{60}'\.$"),
-        ({"version": 0}, r"version: Input should be 1\. Got '0'\.$"),
-        ({"version": "1"}, r"version: Input should be 1\. Got '1'\.$"),
-        ({"extra": 1}, r"extra: Extra inputs are not permitted\. Got '1'\.$"),
+        ({"pages": [1, 0, -1]}, r"pages\.1 must be greater than 0\. Got '0' \(and 1 more\)\.$"),
+        ({"pages": [1.5]}, r"pages\.0 must be a whole number\. Got '1\.5'\.$"),
+        ({"pages": "x" * 999}, r"pages must be a list\. Got 'x{60}'\.$"),
+        ({"version": 0}, r"version must be 1\. Got '0'\.$"),
+        ({"version": "1"}, r"version must be 1\. Got '1'\.$"),
+        ({"extra": 1}, r"extra is not a field of such a file\.$"),
     ],
 )
 def test_first_fault_is_named_with_its_place_and_value(path, change, words):

@@ -599,9 +599,9 @@ def test_half_of_a_character_is_refused_in_models(tmp_path):
     [
         ({"duration": float("nan")}, "not JSON compliant"),
         ({"duration": object()}, "not JSON serializable"),
-        ({"drift": (0.0,)}, "drift.0: Input should be greater than 0"),
-        ({"input_shape": (0,)}, "input_shape.0: Input should be greater than 0"),
-        ({"layers": (TableLayer("a", (), {}),)}, "layers.0.choices: Tuple should have at least 1 item"),
+        ({"drift": (0.0,)}, "drift.0 must be greater than 0"),
+        ({"input_shape": (0,)}, "input_shape.0 must be greater than 0"),
+        ({"layers": (TableLayer("a", (), {}),)}, "layers.0.choices must have 1 or more items"),
     ],
 )
 def test_what_could_not_be_read_is_not_written(fields, reason, tmp_path):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from acts_points import draw_blocks, noisy, time_of, totals_of
 
 from nni_latency import load_estimator
 from nni_latency.errors import FileFormatError, OutputError
-from nni_latency.estimators import ActsEstimator, acts_schema
+from nni_latency.estimators import ActsEstimator
 from nni_latency.nas import FBNet
 from nni_latency.platforms import Platform
 
@@ -87,13 +86,13 @@ def _residual(n_traits):
     ("path", "value", "message"),
     [
         (["version"], 2, "has version 2, this nni_latency reads up to 1"),
-        (["line", "a"], -1.0, "line.a: Input should be greater than or equal to 0"),
-        (["line", "d"], None, "line.d: Field required"),
-        (["interval_factor"], 0.5, "interval_factor: "),
-        (["model", "costs", "shared"], [1.0], "model.costs.shared: "),
+        (["line", "a"], -1.0, "line.a must be at least 0"),
+        (["line", "d"], None, "line.d is missing"),
+        (["interval_factor"], 0.5, "interval_factor must be at least 1"),
+        (["model", "costs", "shared"], [1.0], "model.costs.shared must have "),
         (["correction"], "curve", "the correction 'curve' is not in the file"),
         (["platform", "device"], "Two Words", "lower-case letters"),
-        (["surprise"], 1, "surprise: Extra inputs"),
+        (["surprise"], 1, "surprise is not a field of such a file"),
         (["model", "residual"], _residual(2), "there must be 10 traits of operators, or 3 of totals"),
     ],
 )
@@ -126,8 +125,3 @@ def test_a_file_of_another_kind_is_refused_by_the_plugin(tmp_path):
 def test_no_file_is_half_written(saved, tmp_path):
     with pytest.raises(OutputError, match="Cannot write"):
         ActsEstimator.load(saved).save(tmp_path)
-
-
-def test_published_schema_is_that_of_the_reader():
-    path = Path(__file__).parents[2] / "docs" / "reference" / "acts.schema.json"
-    assert json.loads(path.read_text()) == acts_schema(), "run docs/export_schema.py"

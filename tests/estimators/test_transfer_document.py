@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,8 +85,3 @@ def test_cut_off_file_is_refused(saved, tmp_path):
         TransferEstimator.load(path)
     with pytest.raises(FileFormatError, match="Cannot read"):
         TransferEstimator.load(tmp_path / "absent.json")
-
-
-def test_published_schema_is_that_of_the_reader():
-    path = Path(__file__).parents[2] / "docs" / "reference" / "transfer.schema.json"
-    assert json.loads(path.read_text()) == transfer_schema(), "run docs/export_schema.py"

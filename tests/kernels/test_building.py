@@ -22,7 +22,6 @@ from nni_latency.kernels import (
     build_predictors,
     find_types,
     kernel_types,
-    kernels_schema,
     measure_kernels,
     shipped_prior,
 )
@@ -309,7 +308,7 @@ def _changed(out, target, change):
         (lambda content: content["predictors"][0].update(kinds=["mystery"]), "Unknown kernel 'mystery'"),
         (lambda content: content["predictors"][0]["model"].update(trees=None, process=None), "neither trees nor"),
         (lambda content: content["kernels"][0].update(value=-1), "kernels.0.value"),
-        (lambda content: content.pop("platform"), "platform: Field required"),
+        (lambda content: content.pop("platform"), "platform is missing"),
     ],
 )
 def test_files_that_cannot_be_are_refused(built, tmp_path, change, message):
@@ -323,11 +322,6 @@ def test_a_model_is_read_with_the_activations_that_it_was_fitted_with(built, tmp
         KernelPredictors.load(
             _changed(built[1], tmp_path / "k.json", lambda it: it["predictors"][0]["activations"].remove("hsigmoid"))
         )
-
-
-def test_the_schema_is_that_of_the_documentation():
-    path = Path(__file__).parents[2] / "docs" / "reference" / "kernels.schema.json"
-    assert json.loads(path.read_text()) == kernels_schema(), "run docs/export_schema.py"
 
 
 def test_scores_are_of_all_groups(built):

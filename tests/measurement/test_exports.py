@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from numpy_runtime import NumpyRuntime
 from torch import nn
 
-from nni_latency.measurement import Limits, LocalBenches, Protocol, Subject
+from nni_latency.measurement import Limits, LocalBench, LocalBenches, Protocol, Subject
 from nni_latency.measurement._exports import Exports
 from nni_latency.measurement._subject import pack_subject
 from nni_latency.measurement.runtimes import Prepared
@@ -62,6 +63,44 @@ def test_subjects_of_one_key_that_differ_are_not_confused(log):
     assert log.read_text().split() == ["4", "5"]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: bytes(4),
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-9] + bytes(9),
+    ],
+    ids=["empty", "zeros", "cut off", "overwritten"],
+)
+def test_a_damaged_file_is_exported_anew(log, damage):
+    benches, subject = LocalBenches(NumpyRuntime()), Subject("net", _counting(log, 4), (1, 3, 8, 8))
+    _visit(benches, [subject])
+    (path,) = benches._folder.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert len(_visit(benches, [subject])) == 1
+    assert path.stat().st_size == len(whole)
+    _visit(benches, [subject])
+    assert log.read_text().split() == ["4", "4"]
+
+
+def test_a_subject_is_hashed_once(tmp_path, log, monkeypatch):
+    packed, hashed = pack_subject(Subject("net", _counting(log, 4), (1, 3, 8, 8))), []
+    real = hashlib.sha256
+
+    def sha256(content=b"", **options):
+        hashed.append(content)
+        return real(content, **options)
+
+    monkeypatch.setattr(hashlib, "sha256", sha256)
+    (tmp_path / "kept").mkdir()
+    with LocalBench(NumpyRuntime(), _PROTOCOL, exports=Exports(tmp_path / "kept")) as bench:
+        bench.admit_packed(packed)
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert hashed.count(packed) == 1
+
+
 def test_processes_with_limits_share_nothing(log):
     benches = LocalBenches(NumpyRuntime(), limits=Limits(open_files=200))
     for _ in range(2):
@@ -83,21 +122,21 @@ def test_a_network_comes_back_as_it_was(tmp_path, n_labels):
     network = export_onnx(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), [torch.zeros(1, 3, 8, 8)])
     object.__setattr__(network, "n_labels", n_labels)
     packed = pack_subject(Subject("net", nn.Identity))
-    exports = Exports(tmp_path)
-    assert exports.find(packed) is None
-    exports.keep(packed, Prepared(network, None, was_exported=True))
-    found = exports.find(packed)
+    export = Exports(tmp_path).of(packed)
+    assert export.find() is None
+    export.keep(Prepared(network, None, was_exported=True))
+    found = export.find()
     assert (found.model, found.n_labels, found.is_joined) == (network.model, n_labels, network.is_joined)
 
 
 def test_what_was_a_file_already_is_not_copied(tmp_path):
     network = export_onnx(nn.Conv2d(3, 4, 3), [torch.zeros(1, 3, 8, 8)])
-    Exports(tmp_path).keep(b"packed", Prepared(network, None))
+    Exports(tmp_path).of(b"packed").keep(Prepared(network, None))
     assert not list(tmp_path.iterdir())
 
 
 def test_beyond_the_room_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("nni_latency.measurement._exports._MOST", 100)
     network = export_onnx(nn.Conv2d(3, 4, 3), [torch.zeros(1, 3, 8, 8)])
-    Exports(tmp_path).keep(b"packed", Prepared(network, None, was_exported=True))
+    Exports(tmp_path).of(b"packed").keep(Prepared(network, None, was_exported=True))
     assert not list(tmp_path.iterdir())

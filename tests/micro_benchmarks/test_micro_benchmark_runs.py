@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
@@ -12,7 +11,7 @@ from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError, MismatchError, OutputError
 from nni_latency.measurement import MemoryStore, Protocol, Record
 from nni_latency.measurement.runtimes import TorchEager
-from nni_latency.micro_benchmarks import BenchmarkPoints, Block, points_schema, run_benchmarks
+from nni_latency.micro_benchmarks import BenchmarkPoints, Block, run_benchmarks
 from nni_latency.micro_benchmarks._point_schedule import PointSchedule
 from nni_latency.platforms import Platform
 from nni_latency.testing import FakeRuntime
@@ -163,12 +162,12 @@ def test_points_of_two_platforms_do_not_mix(tmp_path):
     [
         (lambda content: content.update(format="x"), "is not a file of benchmark points"),
         (lambda content: content.update(version=2), "has version 2, this nni_latency reads up to 1"),
-        (lambda content: content["points"][0].update(value=-1.0), "points.0.value: "),
+        (lambda content: content["points"][0].update(value=-1.0), "points.0.value must be at least 0"),
         (lambda content: content["points"][0].update(low=9.0), "must be positive and"),
-        (lambda content: content["points"][0].update(ops=[]), "points.0.ops: "),
-        (lambda content: content["platform"].update(threads=0), "platform.threads: "),
+        (lambda content: content["points"][0].update(ops=[]), "points.0.ops must have 1 or more items"),
+        (lambda content: content["platform"].update(threads=0), "platform.threads must be greater than 0"),
         (lambda content: content["protocol"].update(surprise=1), "surprise"),
-        (lambda content: content.pop("points"), "points: Field required"),
+        (lambda content: content.pop("points"), "points is missing"),
     ],
 )
 def test_an_altered_file_of_points_is_refused(tmp_path, change, message):
@@ -187,8 +186,3 @@ def test_a_file_of_points_that_can_not_be_read_is_refused(tmp_path):
     (tmp_path / "cut.json").write_text('{"format": ')
     with pytest.raises(FileFormatError, match="is not whole JSON"):
         BenchmarkPoints.load(tmp_path / "cut.json")
-
-
-def test_published_schema_is_that_of_the_reader():
-    path = Path(__file__).parents[2] / "docs" / "reference" / "benchmark_points.schema.json"
-    assert json.loads(path.read_text()) == points_schema(), "run docs/export_schema.py"

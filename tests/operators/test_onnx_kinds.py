@@ -295,6 +295,45 @@ def test_fourier_transforms_have_lengths_of_their_own(tmp_path):
     assert count_graph(graph).features.flops > 0
 
 
+@pytest.mark.parametrize("size", [(2, 3, 8, 6), (2, 3, 4, 8, 6)])
+def test_sampling_grid_has_a_position_for_every_pixel(tmp_path, size):
+    """A spatial transformer: the size of the grid is a constant, or the shape of what it samples."""
+    sides = size[2:]
+    theta, grid = value("theta", 2, len(sides), len(sides) + 1), (2, *sides, len(sides))
+    weights = [constant("size", size, np.int64)]
+    fixed = one(tmp_path, "AffineGrid", [theta], weights, align_corners=1)
+    assert [(item.op.kind, item.op.input_shapes) for item in fixed.operators] == [
+        ("affine_grid", ((2, len(sides), len(sides) + 1),))
+    ]
+    assert (fixed.outputs, fixed.remarks) == ((grid,), ())
+    nodes = [
+        helper.make_node("Shape", ["x"], ["size"]),
+        helper.make_node("AffineGrid", ["theta", "size"], ["grid"]),
+        helper.make_node("GridSample", ["x", "grid"], ["y"]),
+    ]
+    graph = read(tmp_path, nodes, [value("x", *size), theta], [value("y", *size)])
+    assert [item.op.get("out", size) for item in graph.operators] == [grid, size]
+    assert (graph.outputs, graph.remarks) == ((size,), ())
+
+
+def test_sampling_grid_is_that_of_torch(tmp_path):
+    theta, size = torch.zeros(1, 2, 3), (1, 3, 8, 8)
+
+    class Grid(nn.Module):
+        def forward(self, theta):
+            return nn.functional.affine_grid(theta, size, align_corners=False)
+
+    weights = [constant("size", size, np.int64)]
+    graph = one(tmp_path, "AffineGrid", [value("theta", *theta.shape)], weights)
+    assert [item.op for item in graph.operators] == [item.op for item in trace(Grid(), theta).operators]
+
+
+def test_size_of_a_sampling_grid_that_cannot_be_is_refused(tmp_path):
+    weights = [constant("size", [2, 3, 8], np.int64)]
+    with pytest.raises(InvalidValueError, match="an operator AffineGrid, is not valid: its size must have 4 or 5 num"):
+        one(tmp_path, "AffineGrid", [value("theta", 2, 2, 3)], weights)
+
+
 def test_sorting_counts(tmp_path):
     graph = one(tmp_path, "Unique", [value("x", 64)])
     assert (graph.operators[0].op.kind, count_graph(graph).features.flops) == ("unique", 64 * 7)

@@ -115,6 +115,20 @@ def test_attribute_that_is_missing_is_named():
         build_operator(OpSpec.of("conv2d", [(1, 10, 8, 8)], out_channels=9))
 
 
+def test_attributes_that_are_superfluous_are_named_with_the_key_that_is_expected():
+    """All arguments of the module, of which a key has those that differ from what is usual."""
+    needed = {"out_channels": 4, "kernel_size": 3, "stride": 1, "groups": 1, "bias": True}
+    expected = OpSpec.of("conv2d", [(1, 8, 6, 6)], **needed)
+    usual = {"dilation": 1, "in_channels": 8, "padding": 1, "padding_mode": "zeros"}
+    with pytest.raises(UnknownNameError) as caught:
+        build_operator(OpSpec.of("conv2d", [(1, 8, 6, 6)], **needed, **usual))
+    assert str(caught.value).endswith(
+        " cannot be built from its key: leave out 'dilation', 'in_channels', 'padding', 'padding_mode'. "
+        f"Expected: {expected.op_key}."
+    )
+    assert isinstance(build_operator(expected), nn.Conv2d)
+
+
 @pytest.mark.parametrize("kind", ["save", "load", "compile", "set_num_threads", "__init__"])
 def test_key_calls_no_function_that_is_not_listed(kind, tmp_path):
     with pytest.raises(UnknownNameError, match=r"cannot be built from its key alone"):

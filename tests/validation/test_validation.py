@@ -290,7 +290,7 @@ def test_scores_are_read_from_the_saved_file(table, measured, tmp_path):
     [
         ({"format": "nni_latency.lookup_table"}, "is not the file of a validation: its format must be"),
         ({"version": 2}, "has version 2, this nni_latency reads up to 1"),
-        ({"scores": {"n": 3}}, "is not valid: scores.mape: Field required"),
+        ({"scores": {"n": 3}}, "is not valid: scores.mape is missing"),
     ],
 )
 def test_altered_file_of_a_validation_is_refused(table, measured, tmp_path, change, words):
