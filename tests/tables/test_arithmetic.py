@@ -154,6 +154,19 @@ def test_a_scaled_table_compares_by_its_factor(costs, factor):
     assert len(set(costs)) < 9 or found.spearman == pytest.approx(1)
 
 
+def test_agreement_of_a_comparison_leaves_out_the_median_ratio():
+    table = _TABLE.with_entries(lambda entry: entry.with_error(0.01))
+    entries = dict(table["a"].entries)
+    entries["x"] = entries["x"].scaled(1.1)
+    other = replace(table, layers=(replace(table["a"], entries=entries), *table.layers[1:]))
+    assert compare_tables(table, scale_table(other, 2)).agreement == pytest.approx(8 / 9)
+    assert compare_tables(table, scale_table(table, 2)).agreement == 1.0
+
+
+def test_agreement_without_intervals_is_unknown():
+    assert math.isnan(compare_tables(_TABLE, scale_table(_TABLE, 2)).agreement)
+
+
 def test_a_comparison_names_what_one_alone_has():
     found = compare_tables(subset_table(_TABLE, choices=["x", "y"]), subset_table(_TABLE, choices=["y", "z"]))
     assert found.only_first == (("a", "x"), ("b", "x"), ("c", "x"))
