@@ -81,10 +81,10 @@ class TableComparison:
 
         Of two builds on one machine it is nominally 0.95. nan without intervals.
         """
-        mine, theirs = (dict(table.places()) for table in (self.first, self.second))
-        found = []
-        for place, entry in mine.items():
-            if place in theirs:
+        theirs = dict(self.second.places())
+        found: list[bool] = []
+        for place, entry in self.first.places():
+            if self._all and place in theirs:
                 other = theirs[place].scaled(1 / self.ratio)
                 width = math.hypot(entry.half_width, other.half_width)
                 found += [abs(other.value - entry.value) <= width] if width else []

@@ -214,8 +214,9 @@ def process_error(values: Floats, groups: Ints, processes: Ints, count: int) -> 
 
     Examples
     --------
-    >>> rounds = np.tile([0.01, 0.0, -0.01, 0.0], 30)
-    >>> round(process_error(rounds + np.repeat([0.0, 0.05, 0.1], 40), np.zeros(120, int), np.repeat([0, 1, 2], 40), 1), 3)
+    >>> processes, groups = np.repeat([0, 1, 2], 40), np.zeros(120, dtype=np.int64)
+    >>> times = np.tile([0.01, 0.0, -0.01, 0.0], 30) + 0.05 * processes
+    >>> round(process_error(times, groups, processes, 1), 3)
     0.05
     """
     rest = values - group_quantiles(values, groups, count, 0.5)[groups]

@@ -71,9 +71,10 @@ class Machine:
 
     platform = Platform("simulated", "fake")
 
-    def __init__(self, seed, *, space=None, quiet=False, error=0.012, curve=_CURVE):
+    def __init__(self, seed, *, space=None, quiet=False, error=0.012, curve=_CURVE, placement=0.01):
         self.generator = np.random.default_rng(seed)
         self.space, self.error, self.curve = seed if space is None else space, error, curve
+        self.placement = placement
         share = 0.08 if quiet else 1.0
         self.scale = share * np.array([0.08, 0.08, 0.06])
         self.noise, self.operator, self.spikes = (0.006, 0.01, 0.005) if quiet else (0.025, 0.06, 0.04)
@@ -85,7 +86,7 @@ class Machine:
     def begin_process(self):
         """Place weights and activations anew."""
         self.process += 1
-        self.places = [np.exp(self.generator.normal(0, 0.01, len(column))) for column in COSTS]
+        self.places = [np.exp(self.generator.normal(0, self.placement, len(column))) for column in COSTS]
 
     def truth(self, network):
         """Return what a network takes on the undisturbed machine [s]."""
