@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -336,7 +337,7 @@ class TableFit:
                 taken = chosen == choice
                 shares = np.bincount(processes[taken]) / taken.sum()
                 summary = Measurement(tuple(column[taken].tolist()), protocol).summary
-                own[int(start) + choice] = summary.with_error(error * float(np.sqrt(shares @ shares)))
+                own[int(start) + choice] = _widened(summary, error * float(np.sqrt(shares @ shares)))
         by_operator: dict[int, list[Summary]] = {}
         for place, summary in own.items():
             by_operator.setdefault(int(self.places.operators[place]), []).append(summary)
@@ -344,6 +345,17 @@ class TableFit:
             _pooled(by_operator[operator], float(value)) if place in own else None
             for place, (operator, value) in enumerate(zip(self.places.operators.tolist(), self.values, strict=True))
         ]
+
+
+def _widened(summary: Summary, error: float) -> Summary:
+    """Return a summary whose interval holds a standard deviation `error` of the logarithm besides."""
+    if not error:
+        return summary
+    below, above = (
+        math.hypot(math.log(ratio), NORMAL * error)
+        for ratio in (summary.value / summary.low, summary.high / summary.value)
+    )
+    return replace(summary, low=summary.value * math.exp(-below), high=summary.value * math.exp(above))
 
 
 def _pooled(summaries: list[Summary], value: float) -> Summary:

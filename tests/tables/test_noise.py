@@ -175,6 +175,13 @@ def test_intervals_are_wider_where_processes_differ():
     assert np.median([entry.spread for entry in other]) > 1.5 * np.median([entry.spread for entry in same])
 
 
+def test_interval_of_a_very_noisy_entry_stays_above_zero():
+    """Samples of one entry that differ by a factor of a hundred, in three processes."""
+    machine = Machine(0)
+    machine.noise = 1.5
+    assert all(0 < entry.low <= entry.value for entry in build(machine, rounds=6).entries)
+
+
 def test_quiet_machine_has_small_errors():
     found = [_validated(seed, quiet=True) for seed in range(3)]
     assert np.mean([item.scores.mape for item in found]) < 0.018
