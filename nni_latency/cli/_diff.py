@@ -49,12 +49,15 @@ def _ratios(comparison: tables.TableComparison) -> Grid:
 
 
 def _summary(comparison: tables.TableComparison) -> dict[str, str]:
+    share = comparison.agreement
+    within = f"{format_percent(share)} of the candidates within their intervals, apart from the median ratio"
     return {
         "first": f"{comparison.first.space} on {comparison.first.platform.id}",
         "second": f"{comparison.second.space} on {comparison.second.platform.id}",
         "candidates in both": str(sum(map(len, comparison.costs.values()))),
         "median ratio": f"{comparison.ratio:.4g}",
         "spread": f"90 % of the ratios within {format_percent(comparison.spread)} of the median",
+        **({} if math.isnan(share) else {"agreement": within}),
         "Spearman": f"{comparison.spearman:.4f}",
     }
 
@@ -79,6 +82,7 @@ def _content(comparison: tables.TableComparison) -> dict[str, Any]:
         "differences": list(comparison.differences),
         "ratio": number(comparison.ratio),
         "spread": comparison.spread,
+        "agreement": number(comparison.agreement),
         "spearman": number(comparison.spearman),
         "layers": comparison.layer_ratios,
         "ratios": comparison.ratios,

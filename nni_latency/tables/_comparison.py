@@ -76,6 +76,21 @@ class TableComparison:
         return math.expm1(logs[math.ceil(0.9 * len(logs)) - 1])
 
     @property
+    def agreement(self) -> float:
+        """Share of the candidates whose costs, apart from the median ratio, agree within their intervals.
+
+        Of two builds on one machine it is nominally 0.95. nan without intervals.
+        """
+        theirs = dict(self.second.places())
+        found: list[bool] = []
+        for place, entry in self.first.places():
+            if self._all and place in theirs:
+                other = theirs[place].scaled(1 / self.ratio)
+                width = math.hypot(entry.half_width, other.half_width)
+                found += [abs(other.value - entry.value) <= width] if width else []
+        return statistics.mean(found) if found else math.nan
+
+    @property
     def spearman(self) -> float:
         """Rank correlation of the costs of all candidates; nan with fewer than three, or if all are equal."""
         pairs = [pair for row in self.costs.values() for pair in row.values()]

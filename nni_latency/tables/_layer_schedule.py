@@ -192,6 +192,8 @@ class Runs:
         Logarithm of the time of the reference operator before every visit [s].
     rounds : ndarray of int of shape (n_visits,)
         Index of the round of each visit.
+    processes : ndarray of int of shape (n_visits,)
+        Number of the worker process of each visit.
     """
 
     networks: NDArray[np.int64]
@@ -200,6 +202,7 @@ class Runs:
     visits: NDArray[np.int64]
     reference: NDArray[np.float64]
     rounds: NDArray[np.int64]
+    processes: NDArray[np.int64]
 
     @property
     def first(self) -> NDArray[np.int64]:
@@ -236,6 +239,7 @@ class Runs:
             (np.cumsum(taken) - 1)[self.visits[runs]],
             self.reference[taken],
             self.rounds[taken],
+            self.processes[taken],
         )
 
 
@@ -295,6 +299,7 @@ class Samples:
             np.array(places),
             np.log([visit.reference for _, _, visit in visits]),
             np.array([index for index, _, _ in visits]),
+            np.array([visit.process for _, _, visit in visits]),
         )
 
     def costs(self) -> list[list[float]]:

@@ -34,6 +34,9 @@ _LARGEST_EXCESS, _MOST_DEVIATIONS = 0.4, 3.0
 #: Prior of the regression weights, the reference operator alone, and its strength [visits].
 _PRIOR_WEIGHTS, _PRIOR_COUNT = (0.0, 1.0, 0.0), 2.0
 
+#: Clipping of the deviation of a visit from its group's median, in medians of such deviations.
+_MOST_SPREADS = 4.5
+
 #: Iterations of the alternating fit of speeds and locations; it has converged by then.
 _TURNS = 4
 
@@ -179,6 +182,61 @@ def _clustering(rest: Floats, groups: Ints, sizes: Ints, common: float) -> float
     # Means of pieces scatter about the estimated mean of the group, which costs one degree of freedom.
     scatter = float(np.sum(sums[many] ** 2 / counts[many])) / (many.sum() * (1 - 1 / _PIECES))
     return max(1.0, float(scatter / common))
+
+
+def process_error(values: Floats, groups: Ints, processes: Ints, count: int) -> float:
+    """Return by how much the same work differs between processes beyond chance, as a standard deviation.
+
+    Where a process places weights and activations changes their times for as long as it lives, so its visits are not
+    independent. The variance between the means of processes, over that within them, is an analysis of variance [1]_
+    over all groups; noisy groups count less.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        Logarithms of times.
+    groups : ndarray of int of shape (n,)
+        What was timed, less than `count`.
+    processes : ndarray of int of shape (n,)
+        Number of the process of each value, from 0.
+    count : int
+        Number of groups.
+
+    Returns
+    -------
+    float
+        0 where no group was timed in two processes.
+
+    References
+    ----------
+    .. [1] S. R. Searle, G. Casella, C. E. McCulloch, "Variance Components", Wiley 1992, chapter 3.
+       https://doi.org/10.1002/9780470316856
+
+    Examples
+    --------
+    >>> processes, groups = np.repeat([0, 1, 2], 40), np.zeros(120, dtype=np.int64)
+    >>> times = np.tile([0.01, 0.0, -0.01, 0.0], 30) + 0.05 * processes
+    >>> round(process_error(times, groups, processes, 1), 3)
+    0.05
+    """
+    rest = values - group_quantiles(values, groups, count, 0.5)[groups]
+    limits = _MOST_SPREADS * group_quantiles(np.abs(rest), groups, count, 0.5)[groups]
+    rest = np.where(limits > 0, np.clip(rest, -limits, limits), rest)
+    sizes, sums = (np.zeros((count, int(processes.max(initial=0)) + 1)) for _ in range(2))
+    np.add.at(sizes, (groups, processes), 1.0)
+    np.add.at(sums, (groups, processes), rest)
+    totals, degrees = sizes.sum(axis=1), (sizes > 0).sum(axis=1) - 1.0
+    taken = (degrees > 0) & (totals > degrees + 1)
+    if not taken.any():
+        return 0.0
+    squares = np.bincount(groups, rest**2, count)[taken]
+    sizes, sums, totals, degrees = (item[taken] for item in (sizes, sums, totals, degrees))
+    explained = (sums**2 / np.maximum(sizes, 1.0)).sum(axis=1)
+    noise = np.maximum(squares - explained, 0.0) / (totals - degrees - 1)
+    between = explained - sums.sum(axis=1) ** 2 / totals
+    weights = 1 / np.maximum(noise + np.median(noise), _LEAST_NOISE**2)
+    shared = float(weights @ (totals - (sizes**2).sum(axis=1) / totals))
+    return math.sqrt(max(0.0, float(weights @ (between - degrees * noise)) / shared))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from nni_latency.regression import deviation, group_means, group_quantiles, hube
 from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._layer_schedule import Runs, Samples
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors
+from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors, process_error
 from nni_latency.tables._pairs import Neighbours, PairCosts, fit_pairs
 from nni_latency.tables._plan import MeasurePlan
 
@@ -327,11 +328,16 @@ class TableFit:
 
         The half-widths of the intervals of equal operators are combined like standard deviations, with their weights.
         """
+        index, count, processes = runs.networks + self.places.starts, len(self.values), runs.processes[runs.visits]
+        per_run = np.repeat(processes, index.shape[1])
+        error = process_error(np.log(self.samples).ravel(), index.ravel(), per_run, count)
         own: dict[int, Summary] = {}
         for column, start, chosen in zip(self.samples.T, self.places.starts, runs.networks.T, strict=True):
             for choice in np.unique(chosen).tolist():
-                taken = tuple(column[chosen == choice].tolist())
-                own[int(start) + choice] = Measurement(taken, protocol).summary
+                taken = chosen == choice
+                shares = np.bincount(processes[taken]) / taken.sum()
+                summary = Measurement(tuple(column[taken].tolist()), protocol).summary
+                own[int(start) + choice] = _widened(summary, error * float(np.sqrt(shares @ shares)))
         by_operator: dict[int, list[Summary]] = {}
         for place, summary in own.items():
             by_operator.setdefault(int(self.places.operators[place]), []).append(summary)
@@ -339,6 +345,17 @@ class TableFit:
             _pooled(by_operator[operator], float(value)) if place in own else None
             for place, (operator, value) in enumerate(zip(self.places.operators.tolist(), self.values, strict=True))
         ]
+
+
+def _widened(summary: Summary, error: float) -> Summary:
+    """Return a summary whose interval holds a standard deviation `error` of the logarithm besides."""
+    if not error:
+        return summary
+    below, above = (
+        math.hypot(math.log(ratio), NORMAL * error)
+        for ratio in (summary.value / summary.low, summary.high / summary.value)
+    )
+    return replace(summary, low=summary.value * math.exp(-below), high=summary.value * math.exp(above))
 
 
 def _pooled(summaries: list[Summary], value: float) -> Summary:

@@ -63,6 +63,7 @@ class Seen:
     reference: float
     parts: list[list[float]]
     whole: list[float]
+    process: int = 0
 
 
 class Machine:
@@ -70,19 +71,22 @@ class Machine:
 
     platform = Platform("simulated", "fake")
 
-    def __init__(self, seed, *, space=None, quiet=False, error=0.012, curve=_CURVE):
+    def __init__(self, seed, *, space=None, quiet=False, error=0.012, curve=_CURVE, placement=0.01):
         self.generator = np.random.default_rng(seed)
         self.space, self.error, self.curve = seed if space is None else space, error, curve
+        self.placement = placement
         share = 0.08 if quiet else 1.0
         self.scale = share * np.array([0.08, 0.08, 0.06])
         self.noise, self.operator, self.spikes = (0.006, 0.01, 0.005) if quiet else (0.025, 0.06, 0.04)
         self.levels = np.zeros(3)
         self.day = self.generator.normal(0, 0.05 * share)
+        self.process = -1
         self.begin_process()
 
     def begin_process(self):
         """Place weights and activations anew."""
-        self.places = [np.exp(self.generator.normal(0, 0.01, len(column))) for column in COSTS]
+        self.process += 1
+        self.places = [np.exp(self.generator.normal(0, self.placement, len(column))) for column in COSTS]
 
     def truth(self, network):
         """Return what a network takes on the undisturbed machine [s]."""
@@ -113,6 +117,7 @@ class Machine:
             float(reference),
             [(parts * share * factor * self._disturbed(len(parts))).tolist()],
             [float(whole * placed * factor * self._disturbed(1)[0])],
+            self.process,
         )
 
     def rounds(self, count):
@@ -148,7 +153,7 @@ def measure(machine, rounds=20):
             machine.begin_process()
         order = machine.generator.permutation(len(indices)).tolist()
         visits = [machine.visit(indices[place]) for place in order]
-        whole = tuple(Seen(visit.reference, [], visit.whole) for visit in visits)
+        whole = tuple(Seen(visit.reference, [], visit.whole, visit.process) for visit in visits)
         samples.add(Round(tuple((place,) for place in order), whole))
     times = network_times(everything, samples.runs, Protocol())
     references = {name: item for name, item in times.items() if name not in networks}

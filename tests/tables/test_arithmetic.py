@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -152,6 +153,23 @@ def test_a_scaled_table_compares_by_its_factor(costs, factor):
     assert found.ratio == pytest.approx(factor)
     assert found.spread == pytest.approx(0, abs=1e-9)
     assert len(set(costs)) < 9 or found.spearman == pytest.approx(1)
+
+
+def _exact(table):
+    return table.with_entries(lambda entry: replace(entry, low=entry.value, high=entry.value))
+
+
+def test_agreement_of_a_comparison_leaves_out_the_median_ratio():
+    table = _exact(_TABLE).with_entries(lambda entry: entry.with_error(0.01))
+    entries = dict(table["a"].entries)
+    entries["x"] = entries["x"].scaled(1.1)
+    other = replace(table, layers=(replace(table["a"], entries=entries), *table.layers[1:]))
+    assert compare_tables(table, scale_table(other, 2)).agreement == pytest.approx(8 / 9)
+    assert compare_tables(table, scale_table(table, 2)).agreement == 1.0
+
+
+def test_agreement_without_intervals_is_unknown():
+    assert math.isnan(compare_tables(_exact(_TABLE), scale_table(_exact(_TABLE), 2)).agreement)
 
 
 def test_a_comparison_names_what_one_alone_has():

@@ -14,9 +14,9 @@ from simulated import PLAN, Machine, build, measure
 from nni_latency.estimators import TableEstimator, estimate_selection
 from nni_latency.measurement import Protocol
 from nni_latency.regression import huber_locations
-from nni_latency.tables import Residency
+from nni_latency.tables import Residency, compare_tables
 from nni_latency.tables._layer_schedule import Samples
-from nni_latency.tables._machine import local_speed, locate, location_errors
+from nni_latency.tables._machine import local_speed, locate, location_errors, process_error
 from nni_latency.tables._summary import network_error, summarise
 from nni_latency.validation import validate
 
@@ -76,6 +76,30 @@ def test_standard_errors_are_true(common):
     assert 0.85 < np.sqrt(np.mean(np.square(ratios))) < 1.2
 
 
+def _of_processes(generator, error, *, n_groups=100, n_samples=30):
+    """Draw times of groups in three processes, in which each group is faster or slower; the groups differ in noise."""
+    groups, processes = (
+        np.repeat(np.arange(n_groups), 3 * n_samples),
+        np.tile(np.repeat([0, 1, 2], n_samples), n_groups),
+    )
+    placed = generator.normal(0, error, (n_groups, 3))[groups, processes]
+    noise = generator.choice([0.01, 0.03, 0.2], n_groups)[groups]
+    return placed + groups + noise * generator.standard_t(3, len(groups)), groups, processes
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.01, 0.03])
+def test_error_of_processes_is_the_true_one(truth):
+    values, groups, processes = _of_processes(np.random.default_rng(0), truth)
+    assert process_error(values, groups, processes, 100) == pytest.approx(truth, rel=0.15, abs=0.004)
+
+
+def test_error_of_processes_is_none_in_one_process_and_of_equal_times():
+    values, groups, processes = _of_processes(np.random.default_rng(0), 0.03)
+    assert process_error(values, groups, np.zeros_like(processes), 100) == 0.0
+    assert process_error(groups.astype(float), groups, processes, 100) == 0.0
+    assert process_error(values[:3], groups[:3], processes[:3], 100) == 0.0
+
+
 @pytest.mark.parametrize("truth", [0.005, 0.012, 0.03])
 def test_network_error_of_many_networks_is_the_true_one(truth):
     generator = np.random.default_rng(0)
@@ -132,6 +156,30 @@ def test_intervals_follow_how_well_sums_hold():
     assert 0.85 <= np.mean([found.coverage for found in large]) <= 0.97
     widths = [np.mean([item.predicted.spread for one in found for item in one.results]) for found in (small, large)]
     assert widths[1] > 1.4 * widths[0]
+
+
+def _agreement(seed, **options):
+    builds = (build(Machine(seed + day, space=seed, **options)) for day in (0, 1000))
+    return compare_tables(*builds).agreement
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quiet", [False, True])
+def test_entries_of_two_builds_agree_within_their_intervals(quiet):
+    """Each build has processes of its own, which place weights and activations elsewhere."""
+    assert 0.88 <= np.mean([_agreement(seed, quiet=quiet) for seed in range(8)]) <= 0.98
+
+
+def test_intervals_are_wider_where_processes_differ():
+    same, other = (build(Machine(0, quiet=True, placement=placement)).entries for placement in (0.0, 0.01))
+    assert np.median([entry.spread for entry in other]) > 1.5 * np.median([entry.spread for entry in same])
+
+
+def test_interval_of_a_very_noisy_entry_stays_above_zero():
+    """Samples of one entry that differ by a factor of a hundred, in three processes."""
+    machine = Machine(0)
+    machine.noise = 1.5
+    assert all(0 < entry.low <= entry.value for entry in build(machine, rounds=6).entries)
 
 
 def test_quiet_machine_has_small_errors():
