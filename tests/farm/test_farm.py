@@ -268,7 +268,7 @@ def test_a_port_that_is_taken_is_told(processes):
 
 def test_ctrl_c_ends_a_scheduler(processes):
     os.kill(processes.scheduler.pid, signal.SIGINT)
-    processes.scheduler.join(20)
+    processes.scheduler.join(120)
     assert processes.scheduler.exitcode == 0
 
 

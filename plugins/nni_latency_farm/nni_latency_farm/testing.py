@@ -21,7 +21,7 @@ from nni_latency.testing import FakeDevice
 from nni_latency.units import number_of
 
 #: Timeout of all waits [s].
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class FarmOfProcesses:
