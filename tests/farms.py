@@ -98,7 +98,7 @@ class _SilencingError(MeasurementError):
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + 180.0
     while not condition():
         assert time.monotonic() < end, "It did not happen."
         time.sleep(0.02)

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from nni_latency.datasets import NetworkFile, PlatformLatencies, save_networks
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork, NetworkLatency, write_nnlqp
+from nni_latency.learning import _this_machine
 from nni_latency.measurement import NetworkSummary, Protocol
 from nni_latency.operators import Graph, OpSpec, TracedOperator, export_onnx, read_onnx, work_of
 from nni_latency.platforms import Platform
@@ -93,6 +96,13 @@ def write_measured(folder: Path, platforms: Sequence[tuple[Platform, float]] = (
         ]
     write_nnlqp(lines, folder)
     return folder
+
+
+def use_few_networks(patch: pytest.MonkeyPatch, count: int) -> None:
+    """Have a machine learned from the first networks that are chosen, and from as few visits as there can be."""
+    every = _this_machine.choose_networks
+    patch.setattr(_this_machine, "choose_networks", lambda predictor, **how: every(predictor, count, **how))
+    patch.setattr(_this_machine, "MACHINE_PROTOCOL", replace(_this_machine.MACHINE_PROTOCOL, half_width=0.5))
 
 
 def save_nodes(path: Path, platforms: Mapping[Platform, bool], count: int = 8) -> Path:

@@ -244,7 +244,7 @@ def test_operator_is_timed_cold(profiled):
     assert {len(run) for run in visit.parts} == {3}
     # What empties the caches is no part of the operator.
     assert all(run[-1] > 1e-5 for run in visit.parts)
-    assert statistics.median(run[-1] for run in visit.parts) < statistics.median(visit.whole)
+    assert min(run[-1] for run in visit.parts) < min(visit.whole)
 
 
 def test_kernel_is_timed_behind_its_feeder(profiled):
@@ -252,9 +252,10 @@ def test_kernel_is_timed_behind_its_feeder(profiled):
     with LocalBench(profiled(), Protocol(n_warmup=0, n_run=1)) as bench:
         for subject in chain:
             bench.admit(subject)
-        visit = bench.visit([subject.key for subject in chain])
-    kernel = statistics.median(run[-1] for run in visit.parts)
-    assert 1e-5 < kernel < statistics.median(visit.whole)
+        visits = [bench.visit([subject.key for subject in chain]) for _ in range(5)]
+    # Minima of several visits, because all runs of one may have been interrupted.
+    kernel = min(run[-1] for visit in visits for run in visit.parts)
+    assert 1e-5 < kernel < min(seconds for visit in visits for seconds in visit.whole)
 
 
 def test_kernels_are_timed_side_by_side(profiled):

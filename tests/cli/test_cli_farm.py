@@ -229,7 +229,7 @@ def test_a_farm_runs_from_start_to_ctrl_c(tmp_path):
         assert LookupTable.load(tmp_path / "t.json").coverage == 1
         for process in (worker, scheduler):
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
     finally:
         for process in (worker, scheduler):
             process.kill()

@@ -84,7 +84,8 @@ def test_networks_are_measured_and_named_where_they_cannot_run(run, model, tmp_p
         "--platform",
         "torch,torchscript",
     ]
-    words += ["--budget", "60s", "--format", "json", "--database", tmp_path / "mine.sqlite"]
+    words += ["--budget", "10min", "--protocol", "half_width=0.5", "--format", "json"]
+    words += ["--database", tmp_path / "mine.sqlite"]
     done = run(*words)
     rows = json.loads(done.stdout)["platforms"]
     assert [(row["networks"], row["failed"]) for row in rows] == [(1, 1), (1, 1)]

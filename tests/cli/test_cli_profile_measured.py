@@ -41,7 +41,8 @@ def measured(run, tmp_path_factory):
     (folder / "models.txt").write_text(f"{folder}/nets.py:two 3,8,8\n[ ] {folder}/nets.py:Moody 3,8,8\n")
     words = [
         "profile", f"{folder}/nets.py:Net", "--measure", "--campaign", folder / "models.txt",
-        "--input", "3,8,8", "--budget", "20s", "--database", folder / "records.sqlite", "--meter", "constant:15",
+        "--input", "3,8,8", "--budget", "10min", "--protocol", "rounds=20", "--protocol", "processes=1",
+        "--database", folder / "records.sqlite", "--meter", "constant:15",
         "--out", folder / "profile.json", "--plot", folder / "profile.png",
     ]  # fmt: skip
     return folder, words, run(*words)

@@ -27,6 +27,9 @@ from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
 from nni_latency.units import format_metric, format_seconds
 
+#: As few rounds as a network that was found is measured in, however long they take where other processes are busy.
+QUICK = ("--protocol", "rounds=4", "--protocol", "processes=1")
+
 
 def _range(path):
     return TableEstimator(LookupTable.load(path)).cost.range
@@ -41,7 +44,7 @@ def searched(run, built, tmp_path_factory, _few_digits):
     torch.set_num_threads(1)
     result = run(
         "search", "--latency-estimator", built[0], "--target", f"{target:.4f}ms", "--epochs", 2,
-        "--training", "final_epochs=1,batch_size=32", "--budget", "4s", "--out", out,
+        "--training", "final_epochs=1,batch_size=32", *QUICK, "--out", out,
     )  # fmt: skip
     return out, result, target
 
@@ -194,7 +197,12 @@ def test_network_is_measured_with_the_reference_of_its_space(found, built, tmp_p
     estimator = TableEstimator(LookupTable.load(built[0]))
     runtime = runtime_of(estimator.platform, None)
     made = measure_found(
-        estimator, Searched("fbnet", TINY, (1, 3, 32, 32)), found, runtime, Protocol(time_budget=4.0), store="memory"
+        estimator,
+        Searched("fbnet", TINY, (1, 3, 32, 32)),
+        found,
+        runtime,
+        Protocol(rounds=4, processes=1),
+        store="memory",
     )
     assert [item.name for item in made.results] == ["found"]
     assert made.results[0].predicted.value == 1e-3
@@ -209,7 +217,7 @@ def test_network_that_fails_to_run_is_reported(found, built, tmp_path):
     result = replace(found, sample={"layer": "broken"})
     with pytest.raises(MeasurementError, match=r"The network found failed to run: .*no such kernel"):
         runtime = runtime_of(estimator.platform, None)
-        measure_found(estimator, searched, result, runtime, Protocol(time_budget=4.0), store="memory")
+        measure_found(estimator, searched, result, runtime, Protocol(rounds=4, processes=1), store="memory")
 
 
 def test_estimator_of_another_platform_cannot_be_held_to_this_one(tables):
@@ -465,7 +473,7 @@ def test_a_wrong_meter_is_told_before_anything_is_learned(fails, tables, source)
 @pytest.mark.slow
 @pytest.mark.usefixtures("_few_digits")
 def test_a_target_in_joules_is_recorded_in_joules(run, tables, tmp_path):
-    run(*_joules(tables, "--meter", "constant:20", "--protocol", "max_measure_execution_time=2", "--budget", "2s"))
+    run(*_joules(tables, "--meter", "constant:20", "--protocol", "max_measure_execution_time=2", *QUICK))
     content = json.loads((tmp_path / "out" / "search.json").read_text())
     assert (content["metric"], content["unit"], content["target"]) == ("energy", "J", 0.004)
     assert content["not_measured"] is None
@@ -480,8 +488,8 @@ def both(run, tables, tmp_path_factory, _few_digits):
     result = run(
         "search", "--latency-estimator", f"weighted:100*{tables['tiny']},20*{tables['energy']}", "--target", 0.5,
         "--epochs", 1, "--training", "final_epochs=0,batch_size=32", "--meter", "constant:20",
-        "--protocol", "max_measure_execution_time=2",
-        "--budget", "2s", "--samples", 20, "--plot", folder / "front.png", "--out", folder / "out",
+        "--protocol", "max_measure_execution_time=2", *QUICK, "--samples", 20, "--plot", folder / "front.png",
+        "--out", folder / "out",
     )  # fmt: skip
     return folder, result
 

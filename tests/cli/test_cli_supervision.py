@@ -104,7 +104,7 @@ def test_process_that_ends_otherwise_is_explained(supervised, program, sentence)
 
 
 def test_time_limit_ends_with_the_user_code(supervised):
-    code, _ = supervised("with user_code('Net', 0.2): pass\ntime.sleep(0.5); end_supervised(); sys.exit(3)")
+    code, _ = supervised("with user_code('Net', 1): pass\ntime.sleep(1.5); end_supervised(); sys.exit(3)")
     assert code == 3
 
 

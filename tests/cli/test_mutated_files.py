@@ -47,7 +47,7 @@ from nni_latency.tables.formats import FORMATS, export_table, import_table
 _SEED = int(os.environ.get("MUTATION_SEED", "0"))
 
 #: Mutations of all kinds together.
-_COUNT = int(os.environ.get("MUTATIONS", "2000"))
+_COUNT = int(os.environ.get("MUTATIONS", "1000"))
 
 #: Longest time of the processor that a command may take for a small file [s].
 _LONGEST = 20

@@ -116,7 +116,7 @@ def test_kill_loses_at_most_the_visit_in_flight_and_frees_the_campaign(location)
         while True:
             last = received.recv()
     writer.join()
-    with store.campaign(make_header(), wait=10.0) as log:
+    with store.campaign(make_header(), wait=60.0) as log:
         numbers = [record.round for record in log.records]
     store.close()
     assert numbers == list(range(len(numbers)))

@@ -39,7 +39,7 @@ def session(temporary):
     made.close()
 
 
-def _until(condition, seconds=15.0):
+def _until(condition, seconds=60.0):
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not happen in time"
@@ -209,7 +209,7 @@ def test_agent_that_is_killed_leaves_nothing(temporary, number):
     _until(lambda: list(temporary.glob("*/lock")))
     workers = _worker(process)
     process.send_signal(number)
-    process.wait(10)
+    process.wait(60)
     _until(lambda: not list(temporary.iterdir()))
     _until(lambda: not any(map(_lives, workers)))
     _close(process)
@@ -219,7 +219,7 @@ def test_agent_whose_line_ends_leaves_nothing(temporary):
     process = _started()
     _until(lambda: list(temporary.glob("*/lock")))
     process.stdin.close()
-    process.wait(10)
+    process.wait(60)
     assert not list(temporary.iterdir())
     _close(process)
 
@@ -234,14 +234,14 @@ def test_folder_that_an_agent_left_is_removed_by_the_next(temporary):
     # It may be about to make its lock.
     assert others.exists()
     process.stdin.close()
-    process.wait(10)
+    process.wait(60)
     _close(process)
 
 
 def test_garbage_ends_the_agent_with_a_sentence(temporary):
     process = _started()
     process.stdin.write((2**60).to_bytes(8, "big"))
-    _, errors = process.communicate(timeout=15)
+    _, errors = process.communicate(timeout=60)
     assert b"the line is broken" in errors.splitlines()[-1]
     assert not list(temporary.iterdir())
 

@@ -128,7 +128,9 @@ def test_the_first_network_that_fails_ends_a_round(runtime):
     ],
 )
 def test_subject_that_fails_on_the_device_concerns_no_other(channels, reason, runtime):
-    protocol = Protocol(n_run=2, rounds=2, processes=1, half_width=0.0, timeout=1.0)
+    # Only the one that hangs is waited for.
+    timeout = 1.0 if "end within" in reason else 60.0
+    protocol = Protocol(n_run=2, rounds=2, processes=1, half_width=0.0, timeout=timeout)
     subjects = [_subject("good", kind="network"), _subject("bad", channels, kind="network")]
     with MemoryStore().campaign(CampaignHeader("networks", {}, runtime.platform, protocol)) as log:
         Campaign(NetworkSchedule(subjects, protocol), runtime.benches(), log).run()
@@ -227,7 +229,7 @@ class _Cutter:
             self.timer.start()
 
 
-@pytest.mark.parametrize("cuts", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cuts", [3, pytest.param(25, marks=pytest.mark.slow)])
 def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
     folder = tmp_path / "device"
     folder.mkdir()
@@ -243,7 +245,7 @@ def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
     assert len(connection.processes) >= cuts
     assert table.coverage == 1
     assert table.rounds == rounds
-    limit = time.monotonic() + 15
+    limit = time.monotonic() + 60
     while list(folder.iterdir()) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not list(folder.iterdir())

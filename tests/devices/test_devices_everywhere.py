@@ -18,15 +18,18 @@ import pytest
 import sklearn.datasets
 import torch
 from click.testing import CliRunner
+from measured_graphs import use_few_networks
 from registries import use_registry
 from sklearn.utils import Bunch
 from ssh_server import SSHD, running_ssh_server
 from torch import nn
 
+from nni_latency import micro_benchmarks
 from nni_latency.cli import main
 from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator
 from nni_latency.loading import load_runtime
 from nni_latency.measurement import Protocol
+from nni_latency.micro_benchmarks import Block, run_benchmarks
 from nni_latency.plugins import GROUP, collect
 
 pytestmark = [
@@ -48,7 +51,11 @@ _SPACE = ("--space-args", "preset=cifar,width=0.25,depth=0.1")
 
 _ON_DEVICE = ("--device", "board", "--runtime", "onnxruntime")
 
-_QUICK = ("--protocol", "rounds=2", "--protocol", "processes=1", "--budget", "60s")
+#: As many rounds as it takes, however long they take where other processes are busy.
+_QUICK = ("--protocol", "rounds=2", "--protocol", "processes=1", "--budget", "10min")
+
+#: As few visits of a network or a kernel as there can be.
+_ROUGH = ("--protocol", "half_width=0.5", "--budget", "10min")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +110,7 @@ def run(place):
         assert (here / "starts").exists(), result.output
         # A command's process would end now.
         gc.collect()
-        limit = time.monotonic() + 15
+        limit = time.monotonic() + 60
         while list(folder.iterdir()) and time.monotonic() < limit:
             time.sleep(0.05)
         assert not list(folder.iterdir())
@@ -134,7 +141,7 @@ def test_table_is_validated(run, table):
 
 
 def test_table_is_made_of_that_of_another_device(run, table):
-    run("build-lut", "--from", table, "--samples", "3", *_ON_DEVICE, "--budget", "4s", "--out", "made.json")
+    run("build-lut", "--from", table, "--samples", "3", *_ON_DEVICE, *_QUICK, "--out", "made.json")
     _platform_of(table.with_name("made.json"))
 
 
@@ -144,45 +151,54 @@ def test_network_found_by_a_search_is_measured_there(run, table):
     with mock.patch.object(sklearn.datasets, "load_digits", lambda: few):
         run(
             *("search", "--estimator", table, "--device", "board", "--target", "1s", "--epochs", "1"),
-            *("--training", "final_epochs=0,batch_size=32", "--budget", "3s", "--out", "found"),
+            *("--training", "final_epochs=0,batch_size=32", *_QUICK, "--out", "found"),
         )
     assert json.loads((table.parent / "found" / "search.json").read_text())["measured"] > 0
 
 
-def test_blocks_are_learned(run, place):
-    run("learn", "device", *_ON_DEVICE, "--budget", "8s", "--out", "acts.json")
+def _measure_few_blocks(runtime, protocol, out, **options):
+    convolutions = [Block.of("conv", 8, channels=4 * size, out=4, kernel=3) for size in range(1, 5)]
+    blocks = [*convolutions, Block.of("head", 4, channels=8, classes=10)]
+    return run_benchmarks(runtime, protocol, out, series=[(block, (1, 2)) for block in blocks], **options)
+
+
+def test_blocks_are_learned(run, place, monkeypatch):
+    monkeypatch.setattr(micro_benchmarks, "run_benchmarks", _measure_few_blocks)
+    run("learn", "device", *_ON_DEVICE, *_QUICK, "--out", "acts.json")
     _platform_of(place[0] / "acts.json")
 
 
 def test_kernels_are_learned(run, place):
-    run("learn", "kernels", *_ON_DEVICE, "--kernel", "fc_relu", "--budget", "8s", "--out", "kernels.json")
+    few = ("--sampling", "init_sample_num=10", "--sampling", "iteration=0")
+    run("learn", "kernels", *_ON_DEVICE, "--kernel", "fc_relu", *few, *_ROUGH, "--out", "kernels.json")
     _platform_of(place[0] / "kernels.json")
 
 
 def test_fusion_is_found(run):
-    words = ("--fusion", "conv2d+relu", "--budget", "8s", "--out", "fusion.json")
+    words = ("--fusion", "conv2d+relu", *_QUICK, "--out", "fusion.json")
     assert "one kernel" in run("learn", "kernels", *_ON_DEVICE, *words).output
 
 
 def test_data_set_is_measured(run):
     words = ("--per-family", "1", "--family", "squeezenet", "--platform", "onnxruntime", "--device", "board")
-    assert "onnxruntime.fp32.t1" in run("dataset", "measure", *words, "--budget", "10s", "--out", "n.zip").output
+    assert "onnxruntime.fp32.t1" in run("dataset", "measure", *words, *_ROUGH, "--out", "n.zip").output
 
 
 def test_operators_are_profiled(run):
-    words = ("net.py:Net", "--input", "3,8,8", "--measure", "--budget", "3s", "--out", "profile.json")
+    words = ("net.py:Net", "--input", "3,8,8", "--measure", *_QUICK, "--out", "profile.json")
     assert "conv2d" in run("profile", *_ON_DEVICE, *words).output
 
 
-def test_predictor_of_graphs_learns_the_device(run):
-    assert "kept apart" in run("learn", "graph", *_ON_DEVICE, "--budget", "30s", "--out", "g.safetensors").output
+def test_predictor_of_graphs_learns_the_device(run, monkeypatch):
+    use_few_networks(monkeypatch, 6)
+    assert "kept apart" in run("learn", "graph", *_ON_DEVICE, "--budget", "10min", "--out", "g.safetensors").output
 
 
 def test_estimators_measure_there(place):
     runtime = load_runtime("onnxruntime", "board")
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
     for kind in (ModuleEstimator, GraphEstimator, MeasuredNetworkEstimator):
-        estimator = kind(runtime=runtime, protocol=Protocol(time_budget=1.0, processes=1), store="memory")
+        estimator = kind(runtime=runtime, protocol=Protocol(rounds=2, processes=1), store="memory")
         assert 0 < estimator.estimate(network, torch.zeros(1, 3, 8, 8)).value < 0.1
         assert estimator.platform.facts["cpu_affinity"] == str(min(os.sched_getaffinity(0)))
     runtime.close()

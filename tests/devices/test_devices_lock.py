@@ -131,6 +131,7 @@ def test_lock_of_a_binary_that_was_lost_is_taken_again(tmp_path):
         bench.visit(["net"])
         with pytest.raises(DeviceError, match="Another process has measured on python:"):
             second.take()
+    second.place.session.patience = 60.0
     second.take()
     first.close()
     second.close()

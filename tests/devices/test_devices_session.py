@@ -37,7 +37,7 @@ def session(tmp_path, monkeypatch):
     yield made
     made.close()
     # What was killed is cleared away by its janitor.
-    limit = time.monotonic() + 15
+    limit = time.monotonic() + 60
     while list(tmp_path.glob("nni_latency*")) and time.monotonic() < limit:
         time.sleep(0.02)
     assert not list(tmp_path.glob("nni_latency*"))
@@ -87,7 +87,8 @@ def test_network_that_fails_concerns_no_other(session, mischief, kind, reason):
     good, bad = _network(session), _network(session, mischief)
     _run(session, good)
     with pytest.raises(kind, match=f"^{reason}$"):
-        _run(session, bad, timeout=0.5)
+        # A process that crashes takes a moment, too, where others are busy.
+        _run(session, bad, timeout=0.5 if mischief == "hang" else 60.0)
     assert _run(session, good).blobs
 
 
@@ -155,13 +156,13 @@ def test_agent_that_was_lost_is_started_again(session):
 def test_device_that_does_not_come_back_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(_waiting, "_FIRST_PAUSE", 0.05)
     program, waits = script(tmp_path, 'exec PYTHON "$@"'), []
-    session = _session_of(program, on_wait=waits.append, patience=0.4)
+    session = _session_of(program, on_wait=waits.append, patience=3.0)
     name = _network(session)
     _run(session, name)
     script(tmp_path, "echo 'no route to host' >&2; exit 9")
     os.kill(session._line._process.pid, signal.SIGKILL)
     with pytest.raises(
-        DeviceError, match=r"^The device did not come back within 400 ms .*no route to host.* to resume\.$"
+        DeviceError, match=r"^The device did not come back within 3 s .*no route to host.* to resume\.$"
     ):
         _run(session, name)
     assert all(sentence.startswith("Waiting for the device: ") for sentence in waits)
@@ -236,7 +237,7 @@ def test_clock_of_the_day_may_step(tmp_path):
 def test_one_agent_measures_at_a_time(monkeypatch):
     monkeypatch.setattr(_waiting, "_PAUSE", 0.05)
     waits = []
-    first, second = _session_of(), _session_of(on_wait=waits.append, patience=0.3)
+    first, second = _session_of(), _session_of(on_wait=waits.append, patience=1.0)
     first.lock()
     with pytest.raises(DeviceError, match="Another process has measured on python:"):
         second.lock()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -71,8 +72,8 @@ def _refused():
     raise ValueError("it cannot be built")
 
 
-def _plan():
-    """Plan two layers of two candidates each."""
+def _plan(sizes=(4, 64)):
+    """Plan two layers of two candidates each, of so many channels."""
     layers = [
         PlanLayer(
             f"layer{index}",
@@ -80,7 +81,7 @@ def _plan():
                 f"c{channels}": PlanCandidate(
                     capture_operators(_conv(channels), torch.zeros(_SHAPE))[0][1], partial(_conv, channels)
                 )
-                for channels in (4, 64)
+                for channels in sizes
             },
         )
         for index in range(2)
@@ -394,7 +395,8 @@ def test_network_is_measured_and_sent_once(ncnn):
     ],
 )
 def test_network_that_fails_says_why(channels, reason, ncnn):
-    protocol = Protocol(n_run=2, processes=1, timeout=1.0)
+    # Only the one that hangs is waited for.
+    protocol = Protocol(n_run=2, processes=1, timeout=1.0 if "end within" in reason else 60.0)
     with ncnn.benches().open(protocol) as bench, pytest.raises(CandidateError, match=reason):
         bench.admit(_subject("bad", channels, kind="network"))
 
@@ -436,12 +438,14 @@ def test_device_with_a_shell_alone_is_enough(tmp_path):
     connection = _Plain(sys.executable)
     runtime = ToolRuntime(ToolDevice(connection, tool_of("benchncnn"), binary, precision="fp16"))
     assert not any(runtime.device.known.has(name) for name in ("timeout", "taskset", "gzip"))
-    protocol = Protocol(n_run=2, processes=1, timeout=2.0)
-    with runtime.benches().open(protocol) as bench:
+    with runtime.benches().open(_QUICK) as bench:
         bench.admit(_subject("a", kind="network"))
         assert min(bench.visit(["a"]).whole) > 0
-        with pytest.raises(CandidateError, match="benchncnn did not end within 2 s"):
-            bench.admit(_subject("bad", 62, kind="network"))
+    with (
+        runtime.benches().open(replace(_QUICK, timeout=2.0)) as bench,
+        pytest.raises(CandidateError, match="benchncnn did not end within 2 s"),
+    ):
+        bench.admit(_subject("bad", 62, kind="network"))
     runtime.close()
     with pytest.raises(DeviceError, match="has no taskset to choose cores"):
         ToolDevice(connection, tool_of("benchncnn"), binary, precision="fp16", cores=[0])
@@ -484,7 +488,7 @@ def test_nothing_is_left_by_a_process_that_is_killed(tmp_path):
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("True\n", -9), done.stderr
-    limit = time.monotonic() + 15
+    limit = time.monotonic() + 60
     while list(tmp_path.glob("nni_latency.*")) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not list(tmp_path.glob("nni_latency.*"))
@@ -864,15 +868,19 @@ def test_onnxruntime_behind_the_options_of_its_binary(tmp_path):
     assert runtime.platform.facts["runtime.provider"] == "CPUExecutionProvider"
     broken = Subject("broken", _refused, _SHAPE, "candidate")
     protocol = Protocol(n_run=20, processes=1, timeout=60.0)
-    check_bench(runtime.benches().open(protocol), [_subject("a", 64), _subject("b", 512)], broken)
+    # The second takes so much longer that no other process hides it.
+    subjects = [_subject("a", 64), _subject("b", 4096)]
+    check_bench(runtime.benches().open(protocol), subjects, broken)
     with runtime.benches().open(protocol) as bench:
-        for subject in (_subject("a", 64), _subject("b", 512)):
+        for subject in subjects:
             bench.admit(subject)
-        visit = bench.visit(["a", "b"])
-    assert len(visit.whole) == len(visit.parts) == 20
-    first, second = np.median(np.array(visit.parts), axis=0)
+        visits = [bench.visit(["a", "b"]) for _ in range(2)]
+    assert all(len(visit.whole) == len(visit.parts) == 20 for visit in visits)
+    parts = np.array([run for visit in visits for run in visit.parts])
+    first, second = np.median(parts, axis=0)
     assert 2 * first < second
-    assert abs((first + second) / np.median(visit.whole) - 1) < 0.5
+    # Minima, because one process may have been interrupted more often than the other.
+    assert abs(parts.sum(axis=1).min() / min(seconds for visit in visits for seconds in visit.whole) - 1) < 0.5
     runtime.close()
 
 
@@ -885,7 +893,8 @@ def test_real_benchmark_app(tmp_path):
     assert runtime.platform.facts["runtime.version"].startswith("20")
     check_runtime(runtime)
     protocol = Protocol(n_run=20, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
-    table = build_table(_plan(), runtime, protocol, tmp_path / "t.json", store="memory")
+    # The larger candidates take so much longer that no other process hides it.
+    table = build_table(_plan((4, 2048)), runtime, protocol, tmp_path / "t.json", store="memory")
     assert table.coverage == 1
     assert table.platform.runtime == "openvino"
     for layer in table.layers:

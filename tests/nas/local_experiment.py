@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -17,6 +18,7 @@ from nni_latency.nas import CostReporting, LatencyFilter, LatencyProfiler
 
 with quiet_nni():
     import nni
+    from nni.experiment import launcher
     from nni.nas.evaluator import FunctionalEvaluator
     from nni.nas.experiment import NasExperiment
     from nni.nas.strategy import Random
@@ -41,7 +43,7 @@ def judge(model, accuracy):
 
 def metrics(port):
     """Return by trial what it reported last, as NNI's web page gets it."""
-    with urllib.request.urlopen(f"http://localhost:{port}/api/v1/nni/metric-data", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://localhost:{port}/api/v1/nni/metric-data", timeout=60) as answer:
         records = json.load(answer)
     # NNI sends what a trial reported as a string of JSON within a string of JSON.
     return {item["parameterId"]: json.loads(json.loads(item["data"])) for item in records if item["type"] == "FINAL"}
@@ -57,6 +59,8 @@ def main(table, folder, port):
     experiment = NasExperiment(space, evaluator, strategy)
     experiment.config.experiment_working_directory = folder
     experiment.config.max_trial_number = experiment.config.trial_concurrency = TRIALS
+    # NNI waits three seconds for its manager to listen, which a busy machine does not start in that time.
+    launcher._check_rest_server = functools.partial(launcher._check_rest_server, retry=60)
     try:
         experiment.start(port)
         end = time.monotonic() + 240

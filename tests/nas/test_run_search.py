@@ -40,7 +40,7 @@ def pictures():
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     out = tmp_path_factory.mktemp("table") / "table.json"
-    return build_table(_space().measure_plan(), TorchEager("cpu"), Protocol(time_budget=2.0), out)
+    return build_table(_space().measure_plan(), TorchEager("cpu"), Protocol(rounds=8, processes=1), out)
 
 
 @pytest.fixture(scope="module")

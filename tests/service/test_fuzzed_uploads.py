@@ -19,8 +19,8 @@ from nni_latency_service.query import LatencyQuery
 
 from nni_latency.measurement import MemoryStore
 
-#: How many files are sent: some two hundred of each kind.
-FILES = 1000
+#: How many files are sent: some eighty of each kind.
+FILES = 400
 
 
 def mutated(seed):

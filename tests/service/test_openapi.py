@@ -20,7 +20,7 @@ from nni_latency_service.query import LatencyQuery
 from nni_latency.database import DatabaseStore
 
 #: Requests of every operation, of each kind that schemathesis makes.
-EXAMPLES = 20
+EXAMPLES = 10
 
 
 def _parts(item: Any) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,9 @@ CHROMIUM = shutil.which("chromium")
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 
+#: Longest wait for anything in the browser [ms]: a busy machine draws slowly.
+_PATIENCE = 180_000
+
 #: Where pictures are kept, for whoever wants to look at them.
 PICTURES = os.environ.get("NNI_LATENCY_SCREENSHOTS")
 
@@ -30,7 +33,7 @@ PICTURES = os.environ.get("NNI_LATENCY_SCREENSHOTS")
 @pytest.fixture(scope="module")
 def browser():
     with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=_PATIENCE)
         yield opened
         opened.close()
 
@@ -44,6 +47,12 @@ def address(tmp_path_factory, predictor):
     store.close()
 
 
+def _context(browser, **options):
+    context = browser.new_context(**options)
+    context.set_default_timeout(_PATIENCE)
+    return context
+
+
 def _is_problem(said):
     """Whether a browser notes anything but a file that the service refuses."""
     return said.type == "error" and "status of 422" not in said.text
@@ -52,7 +61,7 @@ def _is_problem(said):
 @pytest.fixture
 def page(browser, address):
     """Open the page; nothing may go wrong in it, and nothing may be loaded from elsewhere."""
-    context = browser.new_context()
+    context = _context(browser)
     opened = context.new_page()
     problems = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
@@ -178,7 +187,7 @@ class FarmOfStates(LocalMachines):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1100])
 def test_drift_and_history_are_drawn(browser, history, scheme, width):
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    context = _context(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -212,7 +221,7 @@ def test_drift_and_history_are_drawn(browser, history, scheme, width):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_without_a_scrollbar(browser, address, files, scheme):
-    context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    context = _context(browser, viewport={"width": 360, "height": 740}, color_scheme=scheme)
     page = context.new_page()
     page.goto(address)
     page.set_input_files("#file-a", files[0])

@@ -14,7 +14,15 @@ from nni_latency.errors import RemoteError
 from nni_latency_farm._announcement import Announcement
 from nni_latency_farm._registry import TOLERANCE, Registry
 from nni_latency_farm._security import PORT, FarmSecurity
-from nni_latency_farm._transport import SCHEDULER_SETTINGS, dask_security, distributed, quiet, settings, versions
+from nni_latency_farm._transport import (
+    SCHEDULER_SETTINGS,
+    SILENCE,
+    dask_security,
+    distributed,
+    quiet,
+    settings,
+    versions,
+)
 
 #: Prefix of the keys of jobs.
 JOB = "nni-latency-job"
@@ -139,6 +147,7 @@ def serve(
     security: FarmSecurity | None = None,
     *,
     tolerance: float = TOLERANCE,
+    silence: float = SILENCE,
     on_start: Callable[[str], None] = lambda _address: None,
     tell: Tell = lambda _sentence: None,
 ) -> None:
@@ -154,6 +163,8 @@ def serve(
         Certificate and token.
     tolerance : float, default=0.25
         As for `Registry`.
+    silence : float, default=30.0
+        Time without a heartbeat after which a worker is considered lost and its slice reassigned [s].
     on_start : callable, optional
         Called with the address once the scheduler listens.
     tell : callable, optional
@@ -168,7 +179,7 @@ def serve(
     security.check_host(host)
     quiet()
     with settings(SCHEDULER_SETTINGS):
-        asyncio.run(_serve(host, port, security, Registry(tolerance), on_start, tell))
+        asyncio.run(_serve(host, port, security, Registry(tolerance), silence, on_start, tell))
 
 
 async def _serve(
@@ -176,6 +187,7 @@ async def _serve(
     port: int,
     security: FarmSecurity,
     registry: Registry,
+    silence: float,
     on_start: Callable[[str], None],
     tell: Tell,
 ) -> None:
@@ -185,6 +197,7 @@ async def _serve(
         host=f"{security.scheme}://{host}",
         port=port,
         security=dask_security(security),
+        worker_ttl=f"{silence:g}s",
         dashboard_address="127.0.0.1:0",
         dashboard=False,
     )

@@ -26,7 +26,8 @@ _tcp = require("distributed.comm.tcp", "A farm", EXTRA)
 _registry = require("distributed.comm.registry", "A farm", EXTRA)
 dask = require("dask", "A farm", EXTRA)
 
-#: Time without a heartbeat after which a worker is considered lost and its slice reassigned [s].
+#: Time without a heartbeat after which a worker is considered lost, and without an answer after which a connection
+#: is [s].
 SILENCE = 30.0
 
 #: Timeout of the token handshake [s].
@@ -40,7 +41,6 @@ SETTINGS: dict[str, Any] = {
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.no-workers-timeout": "1s",
-    "distributed.scheduler.worker-ttl": f"{SILENCE:g}s",
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
     "distributed.worker.memory.target": False,

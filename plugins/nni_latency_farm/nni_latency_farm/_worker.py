@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -119,13 +118,8 @@ def join(
         _check_threads(runtime.platform.threads, len(affinity()), "this process")
     owned = Device(runtime, name, reference_subjects() if references is None else references, meters or {})
     quiet()
-    with (
-        owning(device),
-        _holding(elsewhere),
-        settings(),
-        tempfile.TemporaryDirectory(prefix="nni-latency-farm-") as folder,
-    ):
-        asyncio.run(_Measuring(owned, check_every, where, name, security, host, tell, folder).run())
+    with owning(device), _holding(elsewhere), settings():
+        asyncio.run(_Measuring(owned, check_every, where, name, security, host, tell).run())
 
 
 def _check_threads(threads: int, usable: int, where: str) -> None:
@@ -180,8 +174,8 @@ def join_fits(
     if host is not None:
         security.check_host(host)
     quiet()
-    with owning("cpu"), settings(), tempfile.TemporaryDirectory(prefix="nni-latency-farm-") as folder:
-        asyncio.run(_Fitting(where, name, security, host, tell, folder).run())
+    with owning("cpu"), settings():
+        asyncio.run(_Fitting(where, name, security, host, tell).run())
 
 
 @contextlib.contextmanager
@@ -215,11 +209,9 @@ class _Joined(ABC):
     #: Dask resources of the worker, required by jobs.
     resource: str
 
-    def __init__(
-        self, address: FarmAddress, name: str, security: FarmSecurity, host: str | None, tell: Tell, folder: str
-    ) -> None:
+    def __init__(self, address: FarmAddress, name: str, security: FarmSecurity, host: str | None, tell: Tell) -> None:
         self._address, self._name, self._tell = address, name, tell
-        self._security, self._folder = dask_security(security), folder
+        self._security = dask_security(security)
         # A worker listens as well: without a certificate, it must not be reachable from other machines.
         self._host = f"{security.scheme}://{host or ('0.0.0.0' if security.protects else '127.0.0.1')}"
 
@@ -253,7 +245,8 @@ class _Joined(ABC):
             host=self._host,
             security=self._security,
             memory_limit=0,
-            local_directory=self._folder,
+            # The same for all workers of a user: Dask removes there what a worker that was killed has left.
+            local_directory=str(cache_folder() / "farm"),
             dashboard_address="127.0.0.1:0",
             dashboard=False,
             death_timeout=_TIMEOUT,

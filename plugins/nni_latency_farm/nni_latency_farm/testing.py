@@ -21,7 +21,7 @@ from nni_latency.testing import FakeDevice
 from nni_latency.units import number_of
 
 #: Timeout of all waits [s].
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class FarmOfProcesses:
@@ -35,6 +35,8 @@ class FarmOfProcesses:
         Certificate and token of all processes.
     port : int, default=0
         Port of the scheduler; 0 selects a free one.
+    **options
+        Options of `nni_latency_farm.serve`, such as ``silence``.
 
     Attributes
     ----------
@@ -58,7 +60,9 @@ class FarmOfProcesses:
     ...         processes.wait_for(1, client)
     """
 
-    def __init__(self, folder: Path, security: farm.FarmSecurity | None = None, *, port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, security: farm.FarmSecurity | None = None, *, port: int = 0, **options: Any
+    ) -> None:
         self.security, self._folder = security, folder
         self.said = folder / "said.txt"
         self.workers: dict[str, Any] = {}
@@ -69,7 +73,8 @@ class FarmOfProcesses:
             ["torch._dynamo", "distributed", "nni_latency_farm._worker", "nni_latency.operators", __name__]
         )
         mine, its = self._processes.Pipe()
-        self.scheduler = self._processes.Process(target=_serve, args=(its, self.said, security, port), daemon=True)
+        arguments = (its, self.said, {"port": port, "security": security, **options})
+        self.scheduler = self._processes.Process(target=_serve, args=arguments, daemon=True)
         self.scheduler.start()
         its.close()
         try:
@@ -152,8 +157,8 @@ class FarmOfProcesses:
         self.close()
 
 
-def _serve(pipe: Any, said: Path, security: farm.FarmSecurity | None, port: int) -> None:
-    farm.serve(port=port, security=security, on_start=pipe.send, tell=partial(_note, said))
+def _serve(pipe: Any, said: Path, options: dict[str, Any]) -> None:
+    farm.serve(on_start=pipe.send, tell=partial(_note, said), **options)
 
 
 def _join(address: str, make: Callable[[], Runtime], folder: Path, said: Path, options: dict[str, Any]) -> None:
