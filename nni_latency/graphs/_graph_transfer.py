@@ -381,10 +381,12 @@ def held_out_errors(
         Logarithms of predicted over measured times, by strength.
     """
     errors = {strength: np.zeros(len(examples.graphs)) for strength in STRENGTHS}
+    start = starting_head(network, examples, is_related)
     for fold in folds:
         held = fold.tolist()
         rest, unknown = examples.without(held), examples.only(held)
-        start = starting_head(network, rest, is_related)
+        if not is_related:  # Unlike a ratio, rates fitted to all networks know the held-out ones.
+            start = starting_head(network, rest, is_related)
         known, others = KnownNetworks(network, rest), KnownNetworks(network, unknown)
         for strength, found in errors.items():
             head = learn_head(known, start, strength)
