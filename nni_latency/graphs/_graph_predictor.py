@@ -405,7 +405,8 @@ class GraphPredictor(Parametrized):
         """Add a platform from a few networks, or retrain a known one.
 
         The operator encoding stays fixed. Training starts from the platform with the most nearly proportional
-        latencies and is regularised towards it, with a strength chosen by cross-validation. From sixteen networks on,
+        latencies and is regularised towards it, with a strength chosen by cross-validation. Where none is nearly
+        proportional, it starts from rates fitted to the networks, without corrections. From sixteen networks on,
         trees over operators are copied from a known platform or continued from there on the kernel times, as chosen by
         cross-validation; from a hundred networks with timed kernels on, they may be trained from scratch.
 

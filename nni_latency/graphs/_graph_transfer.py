@@ -20,7 +20,16 @@ from nni_latency.graphs._graph_document import LearnedGraphs
 from nni_latency.graphs._graph_learning import Targets, kernels_off, networks_off
 from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, bounded, predict, predict_operators
 from nni_latency.graphs._intervals import Ranges, doubts_of, spreads_with, widths_of
-from nni_latency.graphs._operator_trees import OperatorTrees, has_enough, learn_trees, timed
+from nni_latency.graphs._operator_trees import (
+    LEAST_ADDED,
+    OperatorTrees,
+    fit_rates,
+    group_totals,
+    has_enough,
+    kernels_of,
+    learn_trees,
+    timed,
+)
 from nni_latency.regression import Rows, draw_folds, held_out
 
 #: Strengths of the regularisation of a new platform to its start; one is chosen by cross-validation.
@@ -40,6 +49,10 @@ _FOLDS = 5
 #: Fewest networks to add a platform from, and fewest for transferring trees: with fewer, cross-validation cannot decide
 #: whether trees help.
 _FEWEST, _FEWEST_FOR_TREES = 5, 16
+
+#: Error of held-out networks by rates alone from which a platform starts from them, relative to the deviation of the
+#: nearest platform from proportional times. Learning from a related platform halves that deviation.
+_UNRELATED = 0.5
 
 #: A method that produces trees of the platform from its measurements.
 TreeMethod = Callable[[Examples], OperatorTrees]
@@ -65,8 +78,14 @@ def add_platform(
     platform, latencies = data.platforms[0], data.examples.latencies[:, 0]
     ids = [item.id for item in known.platforms]
     place = ids.index(platform.id) if platform.id in ids else len(ids)
-    members, trees, errors, disagreement = _learned(known, data, place if place < len(ids) else None, seed, watch)
-    ranges = Ranges.of(data.examples.graphs, data.examples.latencies).widened(known.ranges)
+    number = place if place < len(ids) else None
+    folds = draw_folds(range(len(latencies)), _FOLDS, seed)
+    is_related = _is_related(known.members[0], data.examples, number, folds)
+    starts_near = is_related or number is not None
+    members, trees, errors, disagreement = _learned(known, data, number, folds, starts_near, seed, watch)
+    ranges = Ranges.of(data.examples.graphs, data.examples.latencies)
+    if is_related:
+        ranges = ranges.widened(known.ranges)
     factors = np.array(
         [
             widths_of(
@@ -97,7 +116,13 @@ def add_platform(
 
 
 def _learned(
-    known: LearnedGraphs, data: Measurements, number: int | None, seed: int, watch: Callable[[int, int], None] | None
+    known: LearnedGraphs,
+    data: Measurements,
+    number: int | None,
+    folds: Sequence[Rows],
+    is_related: bool,
+    seed: int,
+    watch: Callable[[int, int], None] | None,
 ) -> tuple[list[Any], OperatorTrees | None, Array, Array]:
     """Return the graph networks with a head for the platform, its trees, and two logarithms for held-out networks.
 
@@ -106,17 +131,15 @@ def _learned(
     The held-out errors select the strength of the regularisation of heads, and the method of transferring trees.
     """
     examples = data.examples
-    folds = draw_folds(range(len(examples.graphs)), _FOLDS, seed)
-    starts = [nearest_head(member, examples) for member in known.members]
-    alone = held_out_errors(known.members[0], examples, starts[0], [fold.tolist() for fold in folds])
+    alone = held_out_errors(known.members[0], examples, is_related, folds)
     methods = _tree_methods(known, examples, seed)
     by_method = {name: _held_out(method, examples, folds) for name, method in methods.items()}
     errors = {(strength, ""): off for strength, off in alone.items()}
     errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_method.items()}
     strength, name = min(errors, key=lambda choice: float(np.abs(errors[choice]).mean()))
     members = []
-    for done, (member, start) in enumerate(zip(known.members, starts, strict=True), 1):
-        head = learn_head(KnownNetworks(member, examples), start, strength)
+    for done, member in enumerate(known.members, 1):
+        head = learn_head(KnownNetworks(member, examples), starting_head(member, examples, is_related), strength)
         members.append(with_head(member, head, number))
         if watch is not None:
             watch(done, len(known.members))
@@ -198,6 +221,12 @@ class Head:
         """Return the head of a platform of a graph network."""
         values = (network.rates[number], network.heads.weight[number], network.heads.bias[number], network.runs[number])
         return cls(*(value.detach().clone() for value in values))
+
+    @classmethod
+    def uncorrected(cls, network: GraphNetwork, rates: Array, run: float) -> Head:
+        """Return a head of the given rates and overhead of a run [s], with all corrections 1."""
+        logarithms = torch.from_numpy(np.log(rates)).float()
+        return cls(logarithms, torch.zeros_like(network.heads.weight[0]), torch.zeros(()), torch.tensor(math.log(run)))
 
     def slower(self, logarithm: float) -> Head:
         """Return a head with all times scaled, by the logarithm of the factor."""
@@ -293,18 +322,58 @@ def _changed(start: Head, change: Sequence[Tensor], shared: Tensor) -> Head:
     return Head(values[0] + shared, *values[1:])
 
 
-def nearest_head(network: GraphNetwork, examples: Examples) -> Head:
-    """Return the head of the platform with the most nearly proportional times, scaled to the measured ones."""
+def _deviations(network: GraphNetwork, examples: Examples) -> tuple[Array, Array]:
+    """Return the ratio to the times of every platform, and the mean deviation from it, as logarithms."""
     errors = np.log(examples.latencies) - np.log(predict(network, examples.graphs))
     middle = np.median(errors, axis=0)
-    best = int(np.abs(errors - middle).mean(0).argmin())
-    return Head.of(network, best).slower(float(middle[best]))
+    return middle, np.abs(errors - middle).mean(0)
+
+
+def _is_related(network: GraphNetwork, examples: Examples, number: int | None, folds: Sequence[Rows]) -> bool:
+    """Return whether times on another platform are so nearly proportional that it is worth starting from.
+
+    The alternative is rates fitted to the networks alone, scored on held-out ones.
+    """
+
+    def fit(known: Rows) -> Callable[[Rows], Array]:
+        rates, run = _rates(examples.only(known.tolist()))
+        return lambda unknown: np.array([(group_totals(examples.graphs[row]) * rates).sum() + run for row in unknown])
+
+    others = np.delete(_deviations(network, examples)[1], [] if number is None else [number])
+    off = np.log(held_out(len(examples.graphs), folds, fit) / examples.latencies[:, 0])
+    return not len(others) or bool(np.abs(off).mean() > _UNRELATED * others.min())
+
+
+def _rates(examples: Examples) -> tuple[Array, float]:
+    """Fit the rates of a platform, and the overhead of a run, to its networks alone."""
+    totals = np.array([group_totals(graph) for graph in examples.graphs])
+    return fit_rates(totals, examples.latencies[:, 0], kernels_of(examples, 0), LEAST_ADDED)
+
+
+def starting_head(network: GraphNetwork, examples: Examples, is_related: bool) -> Head:
+    """Return the head that learning starts from.
+
+    It is that of the platform with the most nearly proportional times, scaled to the measured ones. If no platform is
+    related, as to a GPU where only CPUs are known, it has rates fitted to the networks, and no corrections.
+    """
+    if not is_related:
+        return Head.uncorrected(network, *_rates(examples))
+    ratios, deviations = _deviations(network, examples)
+    best = int(deviations.argmin())
+    return Head.of(network, best).slower(float(ratios[best]))
 
 
 def held_out_errors(
-    network: GraphNetwork, examples: Examples, start: Head, folds: Sequence[Sequence[int]]
+    network: GraphNetwork, examples: Examples, is_related: bool, folds: Sequence[Rows]
 ) -> dict[float, Array]:
     """Predict held-out networks by heads with each strength of the regularisation.
+
+    Parameters
+    ----------
+    network, examples, is_related
+        As for `starting_head`.
+    folds : sequence of ndarray of int
+        Networks that are held out together.
 
     Returns
     -------
@@ -312,14 +381,18 @@ def held_out_errors(
         Logarithms of predicted over measured times, by strength.
     """
     errors = {strength: np.zeros(len(examples.graphs)) for strength in STRENGTHS}
-    for held in folds:
-        known, unknown = KnownNetworks(network, examples.without(held)), examples.only(held)
-        others = KnownNetworks(network, unknown)
+    start = starting_head(network, examples, is_related)
+    for fold in folds:
+        held = fold.tolist()
+        rest, unknown = examples.without(held), examples.only(held)
+        if not is_related:  # Unlike a ratio, rates fitted to all networks know the held-out ones.
+            start = starting_head(network, rest, is_related)
+        known, others = KnownNetworks(network, rest), KnownNetworks(network, unknown)
         for strength, found in errors.items():
             head = learn_head(known, start, strength)
             with torch.no_grad():
                 predicted = others.latencies(head).double().numpy()
-            found[held] = np.log(predicted / unknown.latencies[:, 0])
+            found[fold] = np.log(predicted / unknown.latencies[:, 0])
     return errors
 
 

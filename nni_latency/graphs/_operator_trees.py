@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 #: Strength of the shrinkage of a group's costs to those of all operators, and their lower bound relative to these.
 _SHARED, _FLOOR = 0.03, 0.1
 
+#: Lower bound of the common costs, relative to the nominal machine; and where a platform is added, which may be a GPU:
+#: an H200 computes 8,000 times as fast, while its calls cost more.
+_LEAST, LEAST_ADDED = 0.02, 1e-4
+
 #: Scale of the overhead of a run [s].
 _RUN = 1e-5
 
@@ -102,7 +106,7 @@ class OperatorTrees:
         graphs = [replace(graph, terms=self._terms(graph)) for graph in examples.graphs]
         here = Examples(graphs, examples.latencies, examples.parts)
         totals = np.array([group_totals(graph) for graph in graphs])
-        factors, run = fit_rates(totals, here.latencies[:, platform], kernels_of(here, platform))
+        factors, run = fit_rates(totals, here.latencies[:, platform], kernels_of(here, platform), LEAST_ADDED)
         return OperatorTrees(self.rates * factors, run, self.trees)
 
     def continued(self, examples: Examples, platform: int, seed: int) -> OperatorTrees:
@@ -310,7 +314,9 @@ def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) ->
     return totals
 
 
-def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) -> tuple[Array, float]:
+def fit_rates(
+    totals: Array, measured: Array, kernels: Kernels | None = None, least: float = _LEAST
+) -> tuple[Array, float]:
     """Fit the cost of a unit of each term, by group, to times of networks, on relative errors.
 
     Parameters
@@ -321,6 +327,8 @@ def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) ->
         Times of the networks [s].
     kernels : Kernels, optional
         Kernels to fit in addition, those of a network with the same total weight as the network.
+    least : float
+        Lower bound of the rates that all groups share.
 
     Returns
     -------
@@ -332,7 +340,7 @@ def fit_rates(totals: Array, measured: Array, kernels: Kernels | None = None) ->
     n_graphs, n_groups, n_terms = totals.shape
     runs = np.full(n_graphs, _RUN)
     shared = np.column_stack([totals.sum(1), runs]) / measured[:, None]
-    common = np.maximum(nonnegative(shared, np.ones(n_graphs)), 0.02)
+    common = np.maximum(nonnegative(shared, np.ones(n_graphs)), least)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
     design = np.column_stack([totals.reshape(n_graphs, -1), runs]) / measured[:, None] * start
     wanted = np.ones(n_graphs)

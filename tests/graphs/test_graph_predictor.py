@@ -25,7 +25,7 @@ from nni_latency.graphs import GraphNetworkEstimator, GraphPredictor, MeasuredNe
 from nni_latency.graphs._examples import Measurements
 from nni_latency.graphs._graph_learning import prepare
 from nni_latency.graphs._graph_network import GraphNetwork
-from nni_latency.operators import Graph, OpSpec, TracedOperator
+from nni_latency.operators import Graph, OpSpec, TracedOperator, work_of
 from nni_latency.platforms import Platform
 from nni_latency.testing import check_estimator
 
@@ -255,6 +255,25 @@ def test_a_platform_is_learned_from_a_few_networks(predictor: GraphPredictor) ->
     again = found.adapt([items[number] for number in chosen])
     assert len(again.platforms_) == 3
     assert np.isnan(again.held_out_[:32, 2]).all()
+
+
+@pytest.mark.slow
+def test_a_platform_unlike_any_known_one_is_learned_from_its_own_speeds(predictor: GraphPredictor) -> None:
+    """A GPU takes longer to start an operator, and computes so fast that small networks hardly show it."""
+
+    def seconds(graph: Graph) -> float:
+        return 1e-5 + sum(2e-5 + work_of(item.op)[0].flops / 1e14 for item in graph.operators)
+
+    noise = np.random.default_rng(0)
+    items = [
+        replace(item, latency=seconds(item.graph) * float(np.exp(noise.normal(0, 0.03))))
+        for item in measured(6, [(WIDE, 1.0)])
+    ]
+    found = predictor.adapt(items)
+    heavy = network([256] * 6, 32)
+    assert latency(heavy) > 20 * max(latency(item.graph) for item in items)
+    estimate = found.predict([heavy], WIDE)[0]
+    assert 0.5 * seconds(heavy) < estimate < 2.5 * seconds(heavy)
 
 
 def test_one_platform_is_learned_at_a_time(predictor: GraphPredictor) -> None:

@@ -13,7 +13,15 @@ from matplotlib.image import imread
 
 from nni_latency.cli import main
 from nni_latency.datasets import load_networks
-from nni_latency.graphs import GraphPredictor, block_families, families, save_onnx, shipped_predictor
+from nni_latency.graphs import (
+    GraphPredictor,
+    MeasuredNetwork,
+    block_families,
+    families,
+    save_onnx,
+    shipped_predictor,
+)
+from nni_latency.platforms import Platform
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +53,27 @@ def test_it_knows_what_it_has_learned(shipped: GraphPredictor) -> None:
         predicted = shipped.predict([item.graph for item in networks], platform)
         errors = np.abs(predicted / np.array([item.latency for item in networks]) - 1)
         assert np.median(errors) < 0.15, platform.id
+
+
+@pytest.mark.slow
+def test_it_learns_a_gpu(shipped: GraphPredictor) -> None:
+    """Of the networks that were measured for it, none has a third of the work of VGG-16."""
+    latencies = json.loads(Path(__file__).with_name("h200_latencies.json").read_text("utf-8"))
+    graphs = {(item.family, item.seed): item.graph for item in load_networks() if item.batch_size == 1}
+    platform = Platform("h200", "torch")
+    networks = [
+        MeasuredNetwork(f"{family}-{seed}", graphs[family, seed], seconds, platform, family)
+        for family, seed, seconds in latencies["learned"]
+    ]
+    found = shipped.adapt(networks)
+    errors, inside = {}, 0
+    for family, seed, seconds in latencies["published"]:
+        estimate = found.estimate_platforms(graphs[family, seed], [platform])[platform.id]
+        errors[family] = abs(estimate.value / seconds - 1)
+        inside += estimate.low <= seconds <= estimate.high
+    assert np.median(list(errors.values())) < 0.05
+    assert max(errors.values()) < 0.35, errors
+    assert inside >= 15
 
 
 def test_a_fresh_installation_predicts(tmp_path: Path) -> None:
