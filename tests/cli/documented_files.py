@@ -55,6 +55,7 @@ def write_files(folder, run):
         shutil.copy(table, folder / name)
     for name in ("cells.json", "my_space.json"):
         shutil.copy(ROOT / "tests" / "tables" / "data" / "operators_1.json", folder / name)
+    run("table", "scale", table, "--factor", "0.5", "--out", folder / "faster.json")
     layers = [f"layer{place}" for place in range(22)]
     run("table", "subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
     run("table", "subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")
@@ -86,7 +87,8 @@ def write_files(folder, run):
     (folder / "nnlqp" / "onnx").mkdir(parents=True)
     shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
     (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")
-    run("dataset", "merge", folder / "measured" / "gt.txt", "--out", folder / "networks.zip")
+    write_measured(folder / "elsewhere", [(Platform("xeon-6-167-1", "onnxruntime"), 1.0)])
+    run("dataset", "merge", folder / "elsewhere" / "gt.txt", "--out", folder / "networks.zip")
     keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
     (folder / "jetson.json").write_text(json.dumps(keys))
     elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
