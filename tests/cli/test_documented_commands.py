@@ -181,7 +181,8 @@ def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, wo
         pytest.skip("it measures, or needs a server")
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("NNI_LATENCY_DATABASE", "mine.sqlite")
-    # Platforms of this machine come first, with a mark.
+    # No command reads what another one learned of this machine, whose platforms come first, with a mark.
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(learning, "devices_here", lambda: {DEVICE: "cpu"})
     texts = shown(*words)
     words = list(_typed(words))
