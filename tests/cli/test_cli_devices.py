@@ -13,6 +13,7 @@ from importlib import metadata
 
 import pytest
 from adb_program import Adb
+from documented import check_printed, shown
 from ssh_server import SSHD, running_ssh_server
 
 from nni_latency.devices import (
@@ -106,6 +107,14 @@ def test_one_device_is_checked_by_name_or_by_connection(run):
     device = f"python:{sys.executable}"
     (found,) = json.loads(run("devices", device, "--format", "json").stdout)
     assert found["name"] == found["device"] == device
+
+
+def test_documents_show_the_columns_that_are_printed(run, monkeypatch):
+    """What stands in them, and what to do, differ between machines and times."""
+    _write(here=_connection())
+    monkeypatch.setenv("COLUMNS", "80")
+    for text in (run("devices", "here").stdout, *shown("devices", "here")):
+        check_printed("device processor software now check here ... Python ...", text)
 
 
 def test_name_that_the_file_does_not_have_is_a_mistake(fails):

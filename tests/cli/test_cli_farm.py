@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from documented import check_printed, shown
 from farms import wait_until
 from measured_graphs import write_measured
 from nni_latency_farm.testing import FarmOfProcesses
@@ -209,6 +210,8 @@ def test_a_farm_runs_from_start_to_ctrl_c(tmp_path):
     scheduler, said = begin("farm", "start", "--port", "0")
     wait_until(lambda: "listens at" in said.read_text())
     address = re.search(r"listens at (\S+)", said.read_text())[1]
+    for text in shown("farm", "start"):
+        check_printed(f"... {text} ...", said.read_text())
     worker, told = begin("farm", "join", address, "--name", "worker")
     try:
         wait_until(lambda: "measures for" in told.read_text())

@@ -1,42 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README and docs: every command is one that exists, and those that measure nothing run as they are printed."""
+"""README and docs: commands exist and print what is shown, and code runs, where nothing is measured or trained."""
 
 from __future__ import annotations
 
-import csv
-import json
+import ast
+import importlib
 import re
 import shutil
-import warnings
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
-from documented import DOCUMENTS, ROOT, commands, commands_in
-from measured_graphs import fitted, save_nodes, write_measured
+from documented import DEVICE, DOCUMENTS, ROOT, check_printed, codes, commands, shown
+from documented_files import names_of_code, write_files
 from narrow import check_lines
-from nni_latency_service import ApiKeys
 
-from nni_latency import datasets
+from nni_latency import datasets, learning
 from nni_latency.cli import main
 from nni_latency.cli._outputs import OutputFile
-from nni_latency.database import DatabaseStore
-from nni_latency.fusion import save_rules
-from nni_latency.measurement import Protocol
-from nni_latency.micro_benchmarks import BLOCKS, draw_blocks, run_benchmarks
-from nni_latency.operators import FusionRule, FusionRules, features_of
+from nni_latency.micro_benchmarks import BLOCKS
 from nni_latency.platforms import Platform
-from nni_latency.profiling import own_model, profile_operators
-from nni_latency.tables import LookupTable, shipped_tables
-from nni_latency.testing import FakeMeter, FakeRuntime
 
 _COMMANDS = commands()
 
-#: Where every command is printed first.
-_FIRST_PLACES = {words: place for place, words in reversed(_COMMANDS)}
+#: Where every command is shown first.
+_FIRST_PLACES = {words: place for place, words, _ in reversed(_COMMANDS)}
+
+_CODES = codes()
 
 #: Commands that measure, or need what was measured on this machine, or other devices.
 _MEASURING = {
@@ -45,16 +36,21 @@ _MEASURING = {
     *("dataset measure", "table rebuild", "learn device", "learn graph", "learn kernels"),
 }
 
+#: Packages whose names the code imports.
+_OURS = {"nni", "nni_latency", "nni_latency_farm", "nni_latency_service"}
+
+#: What code measures with, trains by, or needs from elsewhere.
+_ELSEWHERE = {
+    *("build_table(", "measure_machine(", "ModuleEstimator(", "MeasuredNetworkEstimator(", 'load_estimator("module")'),
+    *("NasExperiment(", "experiment.run()", "run_search(", "n_samples=200"),
+    *("optuna.", "pruned(", "scaled:", "my_engine", "ToolDevice(", "KernelEstimator("),
+    *("Farm(", "LatencyClient(", "service:http"),
+    # The files of the tests are made by it.
+    "from_latencies",
+}
+
 #: Estimators that measure on demand.
 _ON_DEMAND = ("module", "graph", "network")
-
-_NETWORK = """
-from torch import nn
-
-class Net(nn.Sequential):
-    def __init__(self, width=8):
-        super().__init__(nn.Conv2d(3, width, 3, stride=2), nn.BatchNorm2d(width), nn.ReLU())
-"""
 
 
 def _contexts(words, command=main, name="nni-latency", parent=None):
@@ -89,14 +85,8 @@ def _measures(words):
 def test_documents_have_commands():
     assert len(_COMMANDS) > 50
     assert {"README.md", "commands/learn.rst", "getting_started.rst"} <= {
-        place.partition(":")[0] for place, _ in _COMMANDS
+        place.partition(":")[0] for place, _, _ in _COMMANDS
     }
-
-
-def test_commands_of_a_list_item_that_goes_on_are_found():
-    block = "  .. code-block:: console\n\n     $ nni-latency show a.json \\\n         --quiet\n\n"
-    text = f"* A list:\n\n{block}  And more.\n"
-    assert list(commands_in(text, ".rst")) == [(5, ("show", "a.json", "--quiet"))]
 
 
 def test_no_command_of_a_document_is_missed():
@@ -104,7 +94,7 @@ def test_no_command_of_a_document_is_missed():
     assert len(_COMMANDS) == sum(map(len, printed))
 
 
-@pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words in _COMMANDS])
+@pytest.mark.parametrize("words", [pytest.param(words, id=place) for place, words, _ in _COMMANDS])
 def test_every_command_parses(words):
     """All options exist, and everything that is required is there; whether the files are is another matter."""
     try:
@@ -113,124 +103,57 @@ def test_every_command_parses(words):
         assert end.exit_code == 0
 
 
+_TABLE = """
+┃ platform                   ┃ latency ┃
+┃                            ┃    [ms] ┃
+│ epyc-25-1-1.torch.fp32.t1  │    42.3 │
+│ xeon-6-167-1.torch.fp32.t1 │    20.3 │
+torch 2.13.0 on epyc-25-1-1.torch.fp32.t1, 100.0 %
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (_TABLE, _TABLE.replace("42.3", "42.2")),
+        (_TABLE, _TABLE.replace("│", "│   ")),
+        (_TABLE, _TABLE.replace("2.13.0", "2.9.1")),
+        (_TABLE, _TABLE.replace("on epyc-25-1-1", "on here")),
+        ("...\nxeon-6-167-1.torch.fp32.t1 20.3\n...", _TABLE),
+        ("platform ... 100.0 %", _TABLE),
+    ],
+)
+def test_output_that_a_document_shows_is_recognised(text, printed):
+    check_printed(text, printed, here="here", numbers=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (_TABLE, _TABLE.replace("42.3", "44.3")),
+        (_TABLE, _TABLE.replace("[ms]", "[us]")),
+        (_TABLE, _TABLE.replace("latency", "energy")),
+        (_TABLE, f"{_TABLE}\nmore"),
+        (_TABLE, "\n".join(reversed(_TABLE.splitlines()))),
+        (_TABLE, _TABLE.replace("on epyc-25-1-1", "on there")),
+        ("xeon-6-167-1.torch.fp32.t1 20.3\n...", _TABLE),
+    ],
+)
+def test_other_output_than_a_document_shows_is_an_error(text, printed):
+    with pytest.raises(AssertionError):
+        check_printed(text, printed, here="here", numbers=True)
+
+
+def test_numbers_and_units_are_not_compared_unless_that_is_asked():
+    check_printed(_TABLE, _TABLE.replace("42.3", "7").replace("[ms]", "[us]"))
+
+
 @pytest.fixture(scope="module")
 def files(run, tmp_path_factory):
     """Make a folder with every file that the commands read."""
     folder = tmp_path_factory.mktemp("documented")
-    table = shipped_tables()["fbnet-224-b1.epyc-25-17-1.torch.fp32.t1"]
-    (folder / "demo").mkdir()
-    for name in ("TABLE", "table.json", "old.json", "new.json", "nhwc.json", "demo/table.json"):
-        shutil.copy(table, folder / name)
-    for name in ("cells.json", "my_space.json"):
-        shutil.copy(ROOT / "tests" / "tables" / "data" / "operators_1.json", folder / name)
-    layers = [f"layer{place}" for place in range(22)]
-    run("table", "subset", table, "--layers", ",".join(layers[:2]), "--out", folder / "part.json")
-    run("table", "subset", table, "--layers", ",".join(layers[2:]), "--out", folder / "rest.json")
-    for name, unit in (("fbnet-cpu.txt", "us"), ("lut.txt", "ms")):
-        run("table", "export", table, "--format", "text", "--unit", unit, "--out", folder / name)
-    runtime = FakeRuntime(lambda op: 2e-6 + 3e-11 * features_of(op).flops)
-    protocol, series = Protocol(n_warmup=0, rounds=1, time_budget=600.0), [(block, (1,)) for block in draw_blocks(24)]
-    run_benchmarks(runtime, protocol, folder / "others.json", series=series)
-    for name in ("points.<platform>.json", "points.json"):
-        shutil.copy(folder / "others.json", folder / name)
-    run("learn", "device", folder / "others.json", "--out", folder / "acts.json")
-    save_rules(FusionRules(Platform("epyc-7763"), (FusionRule(("conv2d", "relu"), True),)), folder / "rules.json")
-    (folder / "net.py").write_text(_NETWORK)
-    with warnings.catch_warnings():
-        # The exporter that needs no further package is on its way out.
-        warnings.simplefilter("ignore")
-        network = torch.nn.Conv2d(3, 8, 3).eval()
-        torch.onnx.export(network, torch.zeros(1, 3, 224, 224), str(folder / "net.onnx"), dynamo=False)
-    graph_platform = Platform("epyc-7763", "onnxruntime")
-    fitted(2, [(graph_platform, 1.0)]).save(folder / "graph.safetensors")
-    for name in ("measured", "mine"):
-        write_measured(folder / name, [(graph_platform, 1.0)])
-    save_nodes(folder / "mixed.zip", {graph_platform: True})
-    for name, platform in (("xeon", "xeon"), ("epyc", "epyc"), ("monday", "epyc"), ("tuesday", "epyc")):
-        save_nodes(folder / f"{name}.zip", {Platform(platform, "onnxruntime"): True}, count=10)
-    shutil.copytree(folder / "measured" / "onnx", folder / "networks")
-    for name, number in (("a.onnx", 1), ("b.onnx", 2)):
-        shutil.copy(folder / "networks" / f"n{number}.onnx", folder / name)
-    (folder / "nnlqp" / "onnx").mkdir(parents=True)
-    shutil.copy(folder / "net.onnx", folder / "nnlqp" / "onnx" / "net.onnx")
-    (folder / "nnlqp" / "gt.txt").write_text("1 onnx/net.onnx 1 3.5 net laptop\n")
-    run("dataset", "merge", folder / "measured" / "gt.txt", "--out", folder / "networks.zip")
-    keys = {"Conv-input:224x224x3-output:112x112x24": 1.5, "Logits-input:1x1x1536-output:1000": 0.9}
-    (folder / "jetson.json").write_text(json.dumps(keys))
-    elsewhere = ("--space", "none", "--unit", "ms", "--platform", "jetson", "--out", folder / "jetson-table.json")
-    run("table", "import", folder / "jetson.json", *elsewhere)
-    _write_latencies(folder, layers)
-    _write_operators(folder)
-    _write_own_space(folder)
-    run("learn", "energy", f"a30={folder}/a30_operators.csv", "--training", "trees=5", "--out", folder / "energy.json")
-    for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
-        DatabaseStore(str(folder / name)).close()
-    keys = ApiKeys([])
-    keys.add("alice", "read")
-    keys.save(folder / "keys.json")
+    write_files(folder, run)
     return folder
-
-
-def _write_operators(folder):
-    """Write measured operators as a table and as a profile."""
-    rows = [f'ReLU(),"(1, {2**power})",{1e-6 + 2**power * 1e-9},{power}' for power in range(6, 18)]
-    header = "operator,input_shape,latency_s,energy_mj"
-    (folder / "a30_operators.csv").write_text("\n".join([header, *rows]) + "\n")
-    network = torch.nn.Sequential(*(torch.nn.Linear(size, 2 * size) for size in (4, 8, 16, 32, 64, 128)))
-    runtime = FakeRuntime(lambda op: 1e-6 * op.input_shapes[0][-1])
-    profile = profile_operators(
-        [own_model("net", network, torch.zeros(1, 4))],
-        runtime,
-        protocol=Protocol(n_warmup=0, rounds=1, time_budget=1e9),
-        target=1.0,
-        store="memory",
-        timer=lambda: runtime.clock.now,
-        meters=(FakeMeter(runtime.clock),),
-    )
-    for name in ("here", "a", "b"):
-        profile.save(folder / f"operators.{name}.b32.json")
-
-
-_OWN_SPACE = """
-from nni.nas.nn.pytorch import LayerChoice, ModelSpace
-from torch import nn
-
-class MySpace(ModelSpace):
-    def __init__(self):
-        super().__init__()
-        self.first = LayerChoice({"small": nn.Conv2d(1, 2, 1), "large": nn.Conv2d(1, 2, 3, padding=1)}, label="first")
-
-    def forward(self, x):
-        return self.first(x)
-"""
-
-
-def _write_own_space(folder):
-    """Write a space of a user, a table of it by hand, and a sample."""
-    (folder / "path" / "to").mkdir(parents=True, exist_ok=True)
-    (folder / "path" / "to" / "my_space.py").write_text(_OWN_SPACE)
-    costs = {"first": {"small": 0.001, "large": 0.002}}
-    # Of labels alone, because every test has a copy of the folder.
-    LookupTable.from_latencies({"first": ["small", "large"]}, costs, input_shape=(1, 1, 28, 28)).save(
-        folder / "my_table.json"
-    )
-    (folder / "found.json").write_text('{"first": "large"}')
-
-
-def _write_latencies(folder, layers):
-    """Write 60 networks, two known devices and a new one, as ``transfer`` reads them."""
-    draw = np.random.default_rng(0)
-    networks, base = draw.integers(0, 9, (60, len(layers))), draw.uniform(1, 5, (len(layers), 9))
-    known, other, new = (2 + (base**power)[np.arange(len(layers)), networks].sum(axis=1) for power in (1.0, 0.6, 0.8))
-    for name, header, rows in (
-        ("A.csv", layers, networks),
-        ("L.csv", ["laptop", "phone"], np.stack([known, other], axis=1)),
-        ("T.csv", ["board"], new[:, None]),
-    ):
-        with (folder / name).open("w", newline="") as file:
-            csv.writer(file).writerows(
-                [["index", *header], *([place, *row] for place, row in enumerate(rows.tolist()))]
-            )
 
 
 def _typed(words):
@@ -263,7 +186,12 @@ def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, wo
         pytest.skip("it measures, or needs a server")
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("NNI_LATENCY_DATABASE", "mine.sqlite")
+    # No command reads what another one learned of this machine, whose platforms come first, with a mark.
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(learning, "devices_here", lambda: {DEVICE: "cpu"})
+    texts = shown(*words)
     words = list(_typed(words))
+    reads_files = any(Path(word).exists() for word in words)
     context = _contexts(words)[-1]
     for item in context.command.params:
         if isinstance(item.type, OutputFile):
@@ -271,10 +199,42 @@ def test_commands_that_measure_nothing_run(run, files, monkeypatch, tmp_path, wo
             written = Path(context.params.get(item.name) or by_default[0])
             if written.is_file():
                 written.unlink()
-    monkeypatch.setenv("COLUMNS", "80")
+    # Documents show what a screen of 88 letters shows, as their code does.
+    width = 88 if texts else 80
+    monkeypatch.setenv("COLUMNS", str(width))
     printed = run(*words).stdout
     if not {"--help", "--format", "json"} & set(words):
-        check_lines(printed, 80)
+        check_lines(printed, width)
+    for text in texts:
+        check_printed(text, printed, here=Platform.current().device, numbers=not reads_files)
+
+
+@pytest.mark.parametrize("code", [pytest.param(code.text, id=code.place) for code in _CODES])
+def test_code_imports_what_exists(code):
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in _OURS:
+            module = importlib.import_module(str(node.module))
+            assert {name.name for name in node.names} <= {*dir(module), *getattr(module, "__all__", ())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({code.place.partition(":")[0] for code in _CODES}))
+def test_code_that_measures_nothing_runs(files, monkeypatch, tmp_path, page):
+    """The blocks of a page run one after another."""
+    running = [
+        code
+        for code in _CODES
+        if code.place.startswith(f"{page}:") and not any(name in code.text for name in _ELSEWHERE)
+    ]
+    if not running:
+        pytest.skip("it measures, trains, or needs what is elsewhere")
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("NNI_LATENCY_DATABASE", "mine.sqlite")
+    # The targets of the page on NNI are those of smaller networks.
+    shutil.copy("faster.json", "table.json")
+    names = names_of_code()
+    for code in running:
+        exec(compile(code.text, code.place, "exec"), names)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -284,8 +244,8 @@ def test_completion_is_that_of_the_documentation(shell):
     made = CliRunner().invoke(main, [], prog_name="nni-latency", env={variable: f"{shell}_source"})
     assert f"{variable}={shell}_complete" in made.output
     typed = {"COMP_WORDS": "nni-latency da", "COMP_CWORD": "da" if shell == "fish" else "1"}
-    shown = CliRunner().invoke(main, [], prog_name="nni-latency", env={variable: f"{shell}_complete", **typed})
-    assert "dataset" in shown.output
+    completed = CliRunner().invoke(main, [], prog_name="nni-latency", env={variable: f"{shell}_complete", **typed})
+    assert "dataset" in completed.output
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/acts.rst", "docs/benchmarks.rst"])
