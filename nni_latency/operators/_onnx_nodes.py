@@ -275,7 +275,7 @@ def _mode(node: Node, usual: str) -> str:
 
 def _affine_grid(node: Node) -> OpSpec:
     size = _needed(node, 1).data
-    known = {} if size is None else {"size": tuple(map(int, size.reshape(-1)))}
+    known: dict[str, Any] = {} if size is None else {"size": tuple(map(int, size.reshape(-1)))}
     return OpSpec.of("affine_grid", [_needed(node, 0).shape], out=node.outputs[0].shape, **known)
 
 
