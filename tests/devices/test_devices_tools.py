@@ -892,7 +892,7 @@ def test_real_benchmark_app(tmp_path):
     runtime = make("benchmark_app", "cpu", binary=str(binary))
     assert runtime.platform.facts["runtime.version"].startswith("20")
     check_runtime(runtime)
-    protocol = Protocol(n_run=20, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
+    protocol = Protocol(n_run=20, rounds=2, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
     # The larger candidates take so much longer that no other process hides it.
     table = build_table(_plan((4, 2048)), runtime, protocol, tmp_path / "t.json", store="memory")
     assert table.coverage == 1
