@@ -229,7 +229,7 @@ class _Cutter:
             self.timer.start()
 
 
-@pytest.mark.parametrize("cuts", [3, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cuts", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
     folder = tmp_path / "device"
     folder.mkdir()
