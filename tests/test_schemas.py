@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of the documentation are those of the code."""
+"""The schemas of the documentation are those of the code, as the pydantic of constraints.txt writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_DOCS = Path(__file__).parents[1] / "docs"
 
 _PUBLISHED = {path.name.partition(".")[0]: path for path in sorted((_DOCS / "reference").glob("*.schema.json"))}
 
