@@ -72,7 +72,8 @@ class Completed:
     Parameters
     ----------
     code : int
-        Its exit code; 128 and the number of the signal that ended it, as shells count.
+        Its exit code; 128 and the number of the signal that ended it, as shells count. 254 may stand for 255, which
+        says in `ssh` and `adb` that the connection was lost.
     out, err : bytes
         What it wrote.
     """

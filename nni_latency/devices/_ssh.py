@@ -54,7 +54,9 @@ _PREFIX = "nni-ssh-"
 _GREETING = "nni_latency"
 
 #: Runs the program with its arguments, as a child of the shell, so that a signal which ends it becomes an exit code.
-_RUN = '"$@"; exit $?'
+#: The code of ssh itself is left to ssh: whether the master connection is open does not say who ended with it, because
+#: one that was lost may still accept clients for a moment.
+_RUN = f'"$@"; c=$?; [ $c != {_FAILED} ] || c={_FAILED - 1}; exit $c'
 
 
 #: What ssh prints, and the sentence that it means; the first that is found counts. Names that begin with ``shell_`` are
@@ -153,10 +155,7 @@ class SshConnection(Connection):
         return start_here(self._ssh(*_SHARED, "--", self._host, remote), self.description)
 
     def failure(self, code: int, err: bytes) -> str | None:
-        """Explain the exit code 255 of ssh.
-
-        While the master connection is open, the program itself ended with 255.
-        """
+        """Explain the exit code 255, which is that of ssh: a program that ends so on the device ends with 254 here."""
         if code < 0:
             return f"The SSH client of this machine, which reaches {self.description}, ended by the signal {-code}."
         if code != _FAILED:
@@ -166,8 +165,6 @@ class SshConnection(Connection):
                 f"{self.description} runs no more programs at once for one connection. Let the option MaxSessions in "
                 "its /etc/ssh/sshd_config be 10, as it is unless it is set."
             )
-        if self._is_open():
-            return None
         return self._explain(err) or self._lost
 
     @property
@@ -260,7 +257,7 @@ class SshConnection(Connection):
                 "is started, which mixes with what programs print. Let its startup files, such as ~/.bashrc, print "
                 "only in interactive shells."
             )
-        if code == _FAILED and not self._is_open():
+        if code == _FAILED and not (self._is_open() and (out + err).strip()):
             raise DeviceError(self._lost)
         raise DeviceError(
             f"{self.description} is reached, but runs no programs: "

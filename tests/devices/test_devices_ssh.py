@@ -87,7 +87,22 @@ def test_one_connection_carries_all_programs(device, server):
 
 @_SERVED
 def test_program_that_ends_with_255_is_no_lost_connection(device):
-    assert device.run(["sh", "-c", "exit 255"]).code == 255
+    assert [device.run(["sh", "-c", f"exit {code}"]).code for code in (253, 254, 255)] == [253, 254, 254]
+
+
+@_SERVED
+def test_connection_that_was_lost_is_said_although_its_master_still_accepts_clients(device, server, place):
+    device.run(["true"])
+    (folder,) = place.iterdir()
+    process = device.start(["cat"])
+    server.cut()
+    code, err = process.wait(60), process.stderr.read()
+    _wait_until(lambda: not (folder / "s").exists())
+    with socket.socket(socket.AF_UNIX) as master:
+        master.bind(str(folder / "s"))
+        master.listen()
+        assert re.match(_LOST, device.failure(code, err))
+    process.communicate()
 
 
 @_SERVED
