@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._messages import is_new, is_quiet, is_verbose, printable
 from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
-from nni_latency.units import format_count, number_of
+from nni_latency.units import format_count, format_seconds, number_of
 
 #: Width of what is no screen: tables take what they need.
 _ENDLESS = 10_000
@@ -102,6 +103,41 @@ def progress(console: Console) -> Progress:
         TextColumn("[dim]{task.fields[left]}"),
         console=console,
     )
+
+
+def time_left(seconds: float) -> str:
+    """Return what a progress bar says about the time left [s], in whole seconds."""
+    return f"{format_seconds(max(0, round(seconds)))} left"
+
+
+class Part:
+    """A line of a progress bar, with the time left by how long its part has taken so far.
+
+    Parameters
+    ----------
+    bar : Progress
+        The bar.
+    name : str
+        What is done.
+    is_next : bool
+        Whether it is shown before it begins.
+    """
+
+    def __init__(self, bar: Progress, name: str, *, is_next: bool) -> None:
+        self._bar = bar
+        self._task = bar.add_task(name, total=1.0, left="", start=False, visible=is_next)
+        self._first: tuple[float, float] | None = None
+
+    def __call__(self, share: float, name: str | None = None) -> None:
+        """Move to the share that is done, perhaps under another name; what was done at the first call took no time."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, share)
+            self._bar.start_task(self._task)
+        begin, done = self._first
+        left = (now - begin) * (1 - share) / (share - done) if share > done else 0.0
+        text = time_left(left) if left else ""
+        self._bar.update(self._task, visible=True, completed=share, description=name, left=text)
 
 
 def platform_facts(platform: Platform, *, wide: bool) -> dict[str, str]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,7 @@ from rich.markup import escape
 
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
-from nni_latency.cli._console import progress, remarks, results
+from nni_latency.cli._console import Part, progress, remarks, results
 from nni_latency.cli._dataset_measure import generating_jobs, measure
 from nni_latency.cli._estimator_options import PredictorOptions
 from nni_latency.cli._option import OutputOptions, grouped, names_option, option
@@ -21,7 +20,7 @@ from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, OutputError
-from nni_latency.units import format_seconds, number_of
+from nni_latency.units import number_of
 
 #: Where networks go; the file is there until all of them are written.
 _FOLDER = OutputFolder((), "unfinished")
@@ -86,14 +85,12 @@ def generate(asked: _GenerateOptions) -> None:
     total = len(chosen) * asked.per_family
     try:
         with progress(remarks()) as bar:
-            task = bar.add_task("networks", total=total, left="")
+            part = Part(bar, "networks", is_next=True)
             members = graphs.members_in_turn(chosen, asked.per_family, asked.seed)
             files = graphs.generate_onnx(members, asked.out, batch_size=asked.batch_size, n_jobs=generating_jobs(total))
-            begin = time.monotonic()
+            part(0.0)
             for number, _ in enumerate(files, 1):
-                left = (time.monotonic() - begin) / number * (total - number)
-                text = f"{format_seconds(left) if left else '0 s'} left"
-                bar.update(task, completed=number, description=f"{number} of {number_of(total, 'network')}", left=text)
+                part(number / total, f"{number} of {number_of(total, 'network')}")
     except KeyboardInterrupt:
         remarks().print("Interrupted. Run the same command again to resume.")
         raise click.exceptions.Exit(INTERRUPTED) from None

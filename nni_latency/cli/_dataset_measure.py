@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.platforms as platforms
-from nni_latency.cli._console import named, progress, remarks
+from nni_latency.cli._console import Part, named, progress, remarks
 from nni_latency.cli._measuring import (
     Measuring,
     PlatformOptions,
@@ -33,7 +32,7 @@ from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.units import format_percent, format_seconds, number_of, whole_number
+from nni_latency.units import format_percent, number_of, whole_number
 
 #: A budget that is left and smaller is not spent: starting a process takes longer [s].
 _LEAST_BUDGET = 5.0
@@ -199,17 +198,11 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
         return networks
     try:
         with progress(remarks()) as bar:
-            task = bar.add_task("networks", total=total, left="")
-            begin = time.monotonic()
+            part = Part(bar, "networks", is_next=True)
+            part(0.0)
             for number, item in enumerate(_members(counts, wanted), 1):
                 networks.append(item)
-                left = (time.monotonic() - begin) / number * (total - number)
-                bar.update(
-                    task,
-                    completed=number,
-                    description=f"preparing {number} of {number_of(total, 'network')}",
-                    left=f"{format_seconds(left) if left else '0 s'} left",
-                )
+                part(number / total, f"preparing {number} of {number_of(total, 'network')}")
     except KeyboardInterrupt:
         remarks().print("Interrupted. Run the same command again to resume.")
         raise click.exceptions.Exit(INTERRUPTED) from None

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 import nni_latency.documents as documents
 import nni_latency.energy as energy
 import nni_latency.profiling as profiling
-from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._console import Part, progress, remarks
 from nni_latency.cli._option import OutputOptions, grouped
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.cli._training import check_whole, training_of, training_option
@@ -64,7 +63,7 @@ class _Training:
 class _EnergyOptions:
     """How a portable model is fitted."""
 
-    training_fields: tuple[dict[str, Any], ...] = training_option(
+    training_fields: tuple[tuple[str, Any], ...] = training_option(
         "How the model is fitted, such as trees=50", _Training
     )
 
@@ -171,23 +170,18 @@ def _score(
     bar: Any,
 ) -> _Scored:
     """Score the model behind a progress bar."""
-    task = bar.add_task("scoring", total=len(operators) + (len(operators) > 1), left="")
-    begin, found = time.monotonic(), list[tuple[str, str, energy.EnergyScores]]()
-
-    def step() -> None:
-        bar.advance(task)
-        left = (time.monotonic() - begin) / bar.tasks[task].completed * bar.tasks[task].remaining
-        bar.update(task, left=f"{format_seconds(left)} left" if left else "0 s left")
-
-    for name, items in operators.items():
+    part, total = Part(bar, "scoring", is_next=True), len(operators) + (len(operators) > 1)
+    part(0.0)
+    found = list[tuple[str, str, energy.EnergyScores]]()
+    for number, (name, items) in enumerate(operators.items(), 1):
         folds = min(training.folds, len(items))
         scores = energy.cross_validate(items, model=model, folds=folds, seed=training.seed, name=name)
         found.append((_OPERATORS, name, scores))
-        step()
+        part(number / total)
     if len(operators) > 1:
         left_out = energy.leave_one_device_out(operators, facts, model)
         found += [(_DEVICE, name, scores) for name, scores in left_out.items()]
-        step()
+        part(1.0)
     return _Scored(tuple(found))
 
 

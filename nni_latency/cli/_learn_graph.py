@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 import nni_latency.learning as learn
 import nni_latency.plots as plots
-from nni_latency.cli._console import progress, remarks
+from nni_latency.cli._console import Part, progress, remarks
 from nni_latency.cli._estimator_options import load_predictor
 from nni_latency.cli._estimator_report import graph_report
 from nni_latency.cli._learn_machine import MACHINE_FIELDS, MachineOptions, learn_this_machine
@@ -29,7 +28,7 @@ from nni_latency.cli._training import check_whole, training_of, training_option
 from nni_latency.errors import InvalidValueError, UnknownNameError, listed
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
-from nni_latency.units import format_percent, format_seconds
+from nni_latency.units import format_percent
 
 
 @dataclass(frozen=True)
@@ -158,16 +157,14 @@ def _save_version(store: database.DatabaseStore, name: str, path: Path) -> str:
 
 def _learn_next(store: database.DatabaseStore, name: str, training: _Training) -> list[str]:
     bar = progress(remarks())
-    task = bar.add_task("learning", total=1.0, left="")
-    begun: dict[str, float] = {}
+    parts: dict[str, Part] = {}
 
     def watch(predictor: str, done: int, total: int) -> None:
-        if not begun:
+        if not parts:
             bar.start()
-        now = time.monotonic()
-        left = (now - begun.setdefault(predictor, now)) / done * (total - done)
-        told = f"{format_seconds(left)} left" if left else ""
-        bar.update(task, description=f"learning {predictor}", completed=done, total=total, left=told)
+        if predictor not in parts:
+            parts[predictor] = Part(bar, f"learning {predictor}", is_next=True)
+        parts[predictor](done / total)
 
     make = partial(
         graphs.GraphPredictor, epochs=training.epochs, n_members=training.members, random_state=training.seed
@@ -175,7 +172,7 @@ def _learn_next(store: database.DatabaseStore, name: str, training: _Training) -
     try:
         found = learn.evolve(store, name=name, at_least=training.at_least, make=make, watch=watch)
     finally:
-        if begun:
+        if parts:
             bar.stop()
     # With the name where there are several.
     return [f"{item.name}: {item.reason}" if len(found) > 1 else item.reason for item in found]
@@ -219,7 +216,7 @@ class _GraphOptions:
     platform: str | None = option(
         "Platform to learn, of data or, with --from-database, of kernels.  [default: all]", metavar="DEVICE|ID"
     )
-    training_fields: tuple[dict[str, Any], ...] = training_option(
+    training_fields: tuple[tuple[str, Any], ...] = training_option(
         "How predictors learn, such as epochs=20, or at_least=10 new latencies with --from-database", _Training
     )
     jobs: int | None = option(
@@ -272,14 +269,9 @@ def learn_graph(
     out = output.path("graph.safetensors")
     networks = _of_platform([item for folder in fit.data for item in datasets.measured_networks(folder)], fit)
     with where.fitting(), progress(remarks()) as bar:
-        task = bar.add_task("learning", total=1.0, left="")
-        begin = time.monotonic()
-
-        def watch(done: int, total: int) -> None:
-            left = (time.monotonic() - begin) / done * (total - done)
-            bar.update(task, completed=done, total=total, left=f"{format_seconds(left) if left else '0 s'} left")
-
-        found = _fitted(fit, training, networks, watch)
+        part = Part(bar, "learning", is_next=True)
+        part(0.0)
+        found = _fitted(fit, training, networks, lambda done, total: part(done / total))
     found.save(out)
     print_report(graph_report(found, after=[f"Wrote {out}"]))
 

@@ -23,8 +23,8 @@ from nni_latency.cli._console import named, print_lines, progress, remarks
 from nni_latency.cli._kernel_report import fusion_report, kernel_report
 from nni_latency.cli._measuring import Measuring, PlatformOptions, ProtocolOptions, StoreOptions
 from nni_latency.cli._option import (
-    ASSIGNMENT,
     OutputOptions,
+    fields_option,
     grouped,
     names_option,
     option,
@@ -172,12 +172,8 @@ class _KernelOptions:
         "Kernel or group of kernels, such as conv or add_relu; repeat for several.  [default: all usual ones]",
         "--kernel",
     )
-    sampling_fields: tuple[tuple[str, Any], ...] = option(
-        "Which configurations are measured, such as init_sample_num=100 or refinement=prior; repeat for several.",
-        "--sampling",
-        type=ASSIGNMENT,
-        multiple=True,
-        rare=True,
+    sampling_fields: tuple[tuple[str, Any], ...] = fields_option(
+        "Which configurations are measured, such as init_sample_num=100,refinement=prior.", "--sampling", rare=True
     )
     prior: Path | None = option(
         "JSON file of configurations in known networks.  [default: the one that ships]", rare=True

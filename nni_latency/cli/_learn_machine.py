@@ -15,7 +15,7 @@ import nni_latency.graphs as graphs
 import nni_latency.learning as learn
 import nni_latency.loading as loading
 import nni_latency.measurement.runtimes as runtimes
-from nni_latency.cli._console import named, progress, remarks
+from nni_latency.cli._console import named, progress, remarks, time_left
 from nni_latency.cli._measuring import (
     PlatformOptions,
     device_option,
@@ -29,7 +29,7 @@ from nni_latency.cli._report import Column, Grid, Report, print_report
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.files import reserved
 from nni_latency.platforms import Platform
-from nni_latency.units import format_percent, format_seconds, number_of
+from nni_latency.units import format_percent, number_of
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def _measure_and_learn(
     begun: list[int] = []
 
     def watch(what: str, share: float) -> None:
-        left = format_seconds((1 - share) * asked.budget)
-        bar.update(task, description=what, completed=share, left=f"at most {left} left")
+        left = time_left((1 - share) * asked.budget)
+        bar.update(task, description=what, completed=share, left=f"at most {left}")
         # Not before, so that an error appears without a bar before it.
         bar.start()
 

@@ -6,27 +6,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import time
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import click
-import rich.progress
 
 import nni_latency.devices as devices
 import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
-from nni_latency.cli._console import progress, remarks
-from nni_latency.cli._option import ASSIGNMENT, DURATION, option, with_fields
+from nni_latency.cli._console import progress, remarks, time_left
+from nni_latency.cli._option import DURATION, fields_option, option, with_fields
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.platforms import PRECISIONS, Platform, measure_speeds
 from nni_latency.plugins import Registration, load_registry
-from nni_latency.units import format_seconds, number_of
+from nni_latency.units import number_of
 
 device_option = partial(
     option,
@@ -36,13 +34,7 @@ device_option = partial(
 
 threads_option = partial(option, "Number of CPU threads.", type=click.IntRange(1), default=1)
 
-runtime_option = partial(
-    option,
-    "Option of the runtime, such as channels_last=true; repeat for several.",
-    "--runtime-option",
-    type=ASSIGNMENT,
-    multiple=True,
-)
+runtime_option = partial(fields_option, "Options of the runtime, such as channels_last=true.", "--runtime-option")
 
 database_option = partial(
     option,
@@ -120,12 +112,8 @@ class ProtocolOptions:
     budget: float | None = option(
         "Maximum time spent measuring, such as 30s or 5min. Starting and loading come on top.", type=DURATION
     )
-    protocol_fields: tuple[tuple[str, Any], ...] = option(
-        "Field of the protocol, such as rounds=5 or half_width=0.01; repeat for several.",
-        "--protocol",
-        type=ASSIGNMENT,
-        multiple=True,
-        rare=True,
+    protocol_fields: tuple[tuple[str, Any], ...] = fields_option(
+        "Fields of the protocol, such as rounds=5,half_width=0.01.", "--protocol", rare=True
     )
 
     def of(self, usual: measurement.Protocol, threads: int, seed: int = 0) -> measurement.Protocol:
@@ -265,35 +253,6 @@ def _check_options(registration: Registration, given: dict[str, Any]) -> None:
             )
 
 
-class Part:
-    """A line of a progress bar, with the time left by how long its part has taken so far.
-
-    Parameters
-    ----------
-    bar : Progress
-        The bar.
-    name : str
-        What is done.
-    is_next : bool
-        Whether it is shown before it begins.
-    """
-
-    def __init__(self, bar: rich.progress.Progress, name: str, *, is_next: bool) -> None:
-        self._bar = bar
-        self._task = bar.add_task(name, total=1.0, left="", start=False, visible=is_next)
-        self._first: tuple[float, float] | None = None
-
-    def __call__(self, share: float) -> None:
-        """Move to the share that is done; what was done when it began took no time."""
-        now = time.monotonic()
-        if self._first is None:
-            self._first = (now, share)
-            self._bar.start_task(self._task)
-        begin, done = self._first
-        left = (now - begin) * (1 - share) / (share - done) if share > done else 0.0
-        self._bar.update(self._task, visible=True, completed=share, left=f"{format_seconds(left)} left" if left else "")
-
-
 class Measuring:
     """A context in which something is measured behind a progress bar; Ctrl-C says how to resume.
 
@@ -377,4 +336,4 @@ class Measuring:
 
 
 def _time_left(state: measurement.Progress) -> str:
-    return f"at most {format_seconds(state.remaining) if state.remaining > 0 else '0 s'} left"
+    return f"at most {time_left(state.remaining)}"

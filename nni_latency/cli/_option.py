@@ -72,6 +72,27 @@ def _joined(context: click.Context, parameter: click.Parameter, given: tuple[tup
     return tuple(dict.fromkeys(name for names in given for name in names))
 
 
+def fields_option(text: str, flag: str, **attributes: Any) -> Any:
+    """Make the field of an option that takes names and values; several of them are joined.
+
+    Parameters
+    ----------
+    text : str
+        Help text.
+    flag : str
+        Flag of the option, such as ``--protocol``.
+    attributes
+        As for `option`.
+    """
+    return option(text, flag, type=ARGUMENTS, multiple=True, callback=_joined_fields, **attributes)
+
+
+def _joined_fields(
+    context: click.Context, parameter: click.Parameter, given: tuple[Mapping[str, Any], ...]
+) -> tuple[tuple[str, Any], ...]:
+    return tuple(item for part in given for item in part.items())
+
+
 def grouped(**changes: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of every group in a command's signature, and call the command with the groups.
 
@@ -282,11 +303,8 @@ BATCH_SIZES = parsed("n[,n...]", _parse_batch_sizes)
 #: Names and values as JSON, such as ``{"num_labels": 10}``.
 JSON_OBJECT = parsed("json", _parse_object)
 
-#: Names and values such as ``width=0.5,preset=cifar``, or a JSON object of them.
+#: Names and values, which are JSON or text, such as ``width=0.5,preset=cifar``, or a JSON object of them.
 ARGUMENTS = parsed("name=value[,...]", _parse_arguments)
-
-#: A name and a value, which is JSON or text, such as ``channels_last=true``.
-ASSIGNMENT = parsed("name=value", _parse_assignment)
 
 #: Names separated by commas.
 NAMES = parsed("name[,name...]", _parse_names)

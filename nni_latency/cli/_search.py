@@ -21,9 +21,9 @@ import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._console import loading_remark, named, print_lines, progress, remarks
+from nni_latency.cli._console import Part, loading_remark, named, print_lines, progress, remarks
 from nni_latency.cli._estimator_options import ESTIMATOR, EstimatorOptions
-from nni_latency.cli._measuring import Measuring, MeterOptions, Part, ProtocolOptions, StoreOptions
+from nni_latency.cli._measuring import Measuring, MeterOptions, ProtocolOptions, StoreOptions
 from nni_latency.cli._model import UserCodeOptions
 from nni_latency.cli._option import grouped, option, output_option
 from nni_latency.cli._outputs import WritingCommand, outputs

@@ -100,7 +100,7 @@ class SearchOptions:
         "Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs, rare=True
     )
     trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)
-    training_fields: tuple[dict[str, Any], ...] = training_option(
+    training_fields: tuple[tuple[str, Any], ...] = training_option(
         "How networks learn, such as final_epochs=5,batch_size=32", Training
     )
     measure: bool = option("Measure the network found.", default=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nni_latency.cli._option import ARGUMENTS, option, with_fields
+from nni_latency.cli._option import fields_option, with_fields
 from nni_latency.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def training_option(text: str, fields: type[DataclassInstance]) -> Any:
         A dataclass whose fields have defaults.
     """
     names = ", ".join(item.name for item in dataclasses.fields(fields))
-    return option(f"{text}: {names}.", "--training", type=ARGUMENTS, multiple=True, rare=True)
+    return fields_option(f"{text}: {names}.", "--training", rare=True)
 
 
-def training_of(usual: Training, given: Iterable[Mapping[str, Any]]) -> Training:
+def training_of(usual: Training, given: Iterable[tuple[str, Any]]) -> Training:
     """Return what is usual with the values that ``--training`` was given.
 
     Raises
@@ -41,7 +41,7 @@ def training_of(usual: Training, given: Iterable[Mapping[str, Any]]) -> Training
     InvalidValueError
         If a value is outside its range.
     """
-    return with_fields(usual, [item for part in given for item in part.items()], "field of --training")
+    return with_fields(usual, given, "field of --training")
 
 
 def check_whole(record: DataclassInstance, **least: int) -> None:

@@ -27,7 +27,7 @@ def _invented(monkeypatch):
 
 QUICK = (
     *("learn", "kernels", "--kernel", "add_relu,concat_block"),
-    *("--sampling", "init_sample_num=10", "--sampling", "iteration=0"),
+    *("--sampling", "init_sample_num=10,iteration=0"),
 )
 
 
@@ -42,6 +42,13 @@ def test_predictors_are_built_drawn_and_reported(run):
         assert picture.size[0] > 500
     again = run(*QUICK, "--out", "again.json")
     assert "The database holds all that the budget allows" in again.stderr
+
+
+def test_kernels_of_the_database_become_a_version(run):
+    run(*QUICK)
+    learned = run("learn", "graph", "--from-database", "--training", "at_least=1")
+    assert "kernels" in learned.stdout
+    assert "yes" in run("learn", "graph", "--from-database", "--list").stdout
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import pytest
@@ -14,7 +14,7 @@ from tiny import TINY_OPTIONS
 
 from nni_latency.cli import DURATION, PlatformOptions, grouped, make_runtime, option
 from nni_latency.cli._measuring import DeviceOptions
-from nni_latency.cli._option import ASSIGNMENT, BATCH_SIZES
+from nni_latency.cli._option import BATCH_SIZES, fields_option
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import PRECISIONS, Platform
 from nni_latency.tables import LookupTable
@@ -30,6 +30,7 @@ class _Group:
     names: tuple[str, ...] = option("Who.", "--name", multiple=True)
     sizes: tuple[int, ...] = option("How large.", type=BATCH_SIZES, default="1")
     budget: float = option("How long.", type=DURATION, default="1min")
+    fields: tuple[tuple[str, Any], ...] = fields_option("What else.", "--field")
 
 
 @pytest.fixture
@@ -51,13 +52,13 @@ def parse():
 
 
 def test_defaults_are_those_of_the_fields_and_of_the_command(parse):
-    assert parse("x") == ("x", _Group(3, "a", True, False, None, (), (1,), 60.0))
+    assert parse("x") == ("x", _Group(3, "a", True, False, None, (), (1,), 60.0, ()))
 
 
 def test_values_have_the_types_of_the_fields(parse):
     given = ["--count", "4", "--kind", "b", "--no-again", "--hush", "--place", "p", "--name", "n", "--name", "m"]
     _, group = parse("x", *given, "--sizes", "1,8", "--budget", "90")
-    assert group == _Group(4, "b", False, True, Path("p"), ("n", "m"), (1, 8), 90.0)
+    assert group == _Group(4, "b", False, True, Path("p"), ("n", "m"), (1, 8), 90.0, ())
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,8 @@ def test_values_have_the_types_of_the_fields(parse):
         (["--sizes", f"1,{'9' * 5000}"], "Batch sizes must be whole numbers >= 1"),
         (["--count", "9" * 5000], "Invalid value for '--count'"),
         (["--hush", "--no-hush"], "No such option"),
+        (["--field", "a"], "It must be a name and a value, as in NAME=VALUE. Got 'a'."),
+        (["--field", "a=1,a=2"], "'a' is given twice, as 1 and as 2. Give it once."),
     ],
 )
 def test_bad_values_are_usage_errors(parse, arguments, complaint):
@@ -81,13 +84,9 @@ def test_help_shows_defaults_and_kinds(parse):
         assert text in shown
 
 
-def test_an_assignment_is_json_or_text():
-    assert [ASSIGNMENT(text) for text in ("a=true", "b=2", "c=fast", "d=x=y")] == [
-        ("a", True),
-        ("b", 2),
-        ("c", "fast"),
-        ("d", "x=y"),
-    ]
+def test_fields_are_json_or_text_and_joined(parse):
+    _, group = parse("x", "--field", "a=true,b=2", "--field", "c=fast, d=x=y,e=[1,2]", "--field", '{"f": null}')
+    assert group.fields == (("a", True), ("b", 2), ("c", "fast"), ("d", "x=y"), ("e", [1, 2]), ("f", None))
 
 
 def _platform(*options, runtime="torch"):

@@ -10,8 +10,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from nni_latency.cli import _measuring, progress
-from nni_latency.cli._measuring import Measuring, Part, StoreOptions
+from nni_latency.cli import _console, progress
+from nni_latency.cli._console import Part
+from nni_latency.cli._measuring import Measuring, StoreOptions
 from nni_latency.measurement import Progress
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.tables import shipped_tables
@@ -36,7 +37,7 @@ def test_commands_that_take_long_say_so_before_they_import_anything(command):
 
 def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(_measuring.time, "monotonic", lambda: now)
+    monkeypatch.setattr(_console.time, "monotonic", lambda: now)
     with progress(Console(file=io.StringIO())) as bar:
         part = Part(bar, "searching", is_next=False)
         (task,) = bar.tasks
@@ -48,6 +49,9 @@ def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch):
         part(0.6)
         assert task.completed == 0.6
         assert task.fields["left"] == "40 s left"
+        now = 139.9
+        part(1.0 - 1e-15)
+        assert task.fields["left"] == "0 s left"
         now = 150.0
         part(1.0)
         assert task.fields["left"] == ""
@@ -60,7 +64,7 @@ def test_bar_moves_inside_of_a_first_round():
         assert (task.description, task.completed, task.fields["left"]) == ("warming up", 0.0, "loaded 3 of 9")
         measuring.on_step(Progress(0, 5.0, 0.5, 0), "1 of 9 networks")
         assert (task.completed, task.fields["left"]) == (0.5, "1 of 9 networks")
-        measuring.on_progress(Progress(1, 7.5, 0.75, 0))
-        assert (task.description, task.fields["left"]) == ("round 1", "at most 2.5 s left")
+        measuring.on_progress(Progress(1, 7.6, 0.76, 0))
+        assert (task.description, task.fields["left"]) == ("round 1", "at most 2 s left")
         measuring.on_step(Progress(1, 8.0, 0.8, 0), "1 of 9 networks")
         assert (task.completed, task.fields["left"]) == (0.8, "at most 2 s left")

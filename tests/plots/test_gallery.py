@@ -33,20 +33,13 @@ def test_pictures_are_those_that_the_commands_write():
     assert shown == written | {"search.png"}
 
 
-#: Pictures that were drawn before the style that all have, whose measurements have to be repeated for another one.
-EARLIER = {
-    *("fit.png", "front.png", "models.png", "operators.png", "predicted_kernels.png", "predictions.png", "search.png"),
-    "staircase.png",
-}
-
-
 def test_pictures_are_drawn_for_the_width_at_which_they_are_shown():
     """736 px, and the smallest letters of 9 px; twice as many pixels for sharp screens."""
     for path in (ROOT / "docs" / "images" / "gallery").iterdir():
         if path.suffix == ".svg":
             width = re.search(r'<svg [^>]*width="([\d.]+)pt"', path.read_text(encoding="utf-8"))
             assert float(width[1]) * 96 / 72 == pytest.approx(736), path.name
-        elif path.name not in EARLIER:
+        else:
             with Image.open(path) as picture:
                 assert picture.size[0] == 2 * 736, path.name
     assert min(size for name, size in STYLE.items() if name.endswith("size") and "marker" not in name) * 96 / 72 >= 9
