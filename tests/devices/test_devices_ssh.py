@@ -553,6 +553,8 @@ def test_process_of_a_lost_connection_ends_and_the_next_one_connects_again(devic
     # The master connection may end a moment later than its programs.
     _wait_until(lambda: not (folder / "s").exists())
     assert device.run(["echo", "again"]).out == b"again\n"
+    # As long as there is the folder of its socket.
+    device.close()
 
 
 @_SERVED
