@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
@@ -18,6 +19,8 @@ from fake_machines import HERE, OnnxFake, machines, network, onnx_bytes
 from listening_service import listening
 from measured_graphs import FAST, SLOW
 from nni_latency_service import ApiKeys, JobQueue, LatencyService, RateLimiter, ServiceLimits, check_binding, serve
+from nni_latency_service._app import _stream_events
+from nni_latency_service._jobs import Job
 from nni_latency_service.query import (
     LatencyClient,
     LatencyQuery,
@@ -607,6 +610,18 @@ def test_a_job_whose_machine_does_not_come_back_says_what_whoever_measures_says(
     assert job.error == "No machine is there."
     assert job.ended is not None
     queue.close()
+
+
+def test_the_end_of_a_job_is_streamed_before_its_last_version():
+    job = Job("1", "a", "", "p", "me")
+
+    async def read():
+        stream = _stream_events(job)
+        first = await anext(stream)
+        job.state = "done"
+        return [first, *[event async for event in stream]]
+
+    assert [event.splitlines()[0] for event in asyncio.run(read())] == ["event: progress", "event: end"]
 
 
 def test_a_job_that_waits_for_its_machine_can_be_cancelled():
