@@ -252,6 +252,20 @@ def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
     assert all(process.poll() is not None for process in connection.processes)
 
 
+def test_steps_go_on_when_the_line_is_cut_between_them():
+    connection = _Cut()
+    runtime = device_runtime(connection)
+    with runtime.benches().open(_QUICK) as bench:
+        for key, channels in (("a", 4), ("b", 8), ("c", 12)):
+            bench.admit(_subject(key, channels))
+        bench.begin("a")
+        for key in "abc":
+            bench.step(key)
+            connection.cut()
+    runtime.close()
+    assert len(connection.processes) >= 3
+
+
 def test_campaign_resumes_after_a_device_that_did_not_come_back(tmp_path):
     connection, plan = _Cut(), conv_plan(_SHAPE)
     runtime = device_runtime(connection)
