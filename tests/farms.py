@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import nni_latency_farm as farm
 
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import Meter
+from nni_latency.measurement import Benches, Limits, Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import OpSpec
 from nni_latency.testing import FakeDevice
@@ -69,11 +69,20 @@ class FarmOfDevices:
 
 
 class DriftingDevice(FakeDevice):
-    """A fake device whose speed is that which a file says."""
+    """A fake device whose speed is that which a file says when benches are made; it does not change within one."""
 
     def __init__(self, file: Path, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.drift = lambda: float(file.read_text()) if file.exists() else 1.0
+        self._file = file
+
+    def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
+        """Look at the file, and return what opens benches."""
+        try:
+            factor = float(self._file.read_text())
+        except FileNotFoundError:
+            factor = 1.0
+        self.drift = lambda: factor
+        return super().benches(meters, limits)
 
 
 class SilentDevice(FakeDevice):

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,14 +112,12 @@ def running_ssh_server(*options: str) -> Iterator[SshServer]:
                 timeout=60,
             )
         shutil.copy(folder / "user.pub", folder / "keys")
-        port = _free_port()
-        (folder / "sshd_config").write_text("\n".join([_CONFIGURATION.format(folder=folder, port=port), *options]))
         (folder / "ssh_config").write_text(_CLIENT.format(folder=folder))
         client = shutil.which("ssh")
         (folder / "bin").mkdir()
         (folder / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {client} -F {folder}/ssh_config "$@"\n')
         (folder / "bin" / "ssh").chmod(0o755)
-        with _separation(), _running(folder, port) as process:
+        with _separation(), _running(folder, options) as (port, process):
             server = SshServer(folder, port, process)
             server.know_host()
             yield server
@@ -153,29 +151,43 @@ def _separation() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", folder / "sshd_config"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        limit = time.monotonic() + 30
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
-                break
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < limit, "The SSH server does not listen."
-            time.sleep(0.05)
-        yield process
-    finally:
-        for number in [*descendants(process.pid), process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        process.wait(30)
+def _running(folder: Path, options: Sequence[str]) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Run the server until it is no longer needed; yield its port and its process."""
+    for _ in range(10):
+        port = _free_port()
+        (folder / "sshd_config").write_text("\n".join([_CONFIGURATION.format(folder=folder, port=port), *options]))
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [SSHD, "-D", "-e", "-f", folder / "sshd_config"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            if not _listens(folder, process):
+                # Another process has taken the port since it was found free.
+                continue
+            yield port, process
+            return
+        finally:
+            for number in [*descendants(process.pid), process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            process.wait(60)
+    raise AssertionError((folder / "log").read_text())
+
+
+def _listens(folder: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the server says that it listens; False if its port was taken."""
+    limit = time.monotonic() + 60
+    while "Server listening on" not in (said := (folder / "log").read_text()):
+        if process.poll() is not None:
+            assert "Address already in use" in said, said
+            return False
+        assert time.monotonic() < limit, "The SSH server does not listen."
+        time.sleep(0.05)
+    return True
 
 
 def descendants(process: int) -> list[int]:

@@ -158,10 +158,16 @@ def test_locked_needs_a_folder(tmp_path):
 def test_locked_waits_for_another_holder(tmp_path):
     held = locked(tmp_path / "lock", "at work")
     held.__enter__()
-    timer = threading.Timer(0.1, held.__exit__, (None, None, None))
+    let_go = threading.Event()
+
+    def let_it_go():
+        let_go.set()
+        held.__exit__(None, None, None)
+
+    timer = threading.Timer(0.1, let_it_go)
     timer.start()
     with locked(tmp_path / "lock", "at work", wait=60.0):
-        assert timer.finished.is_set()
+        assert let_go.is_set()
     timer.join()
     with (
         locked(tmp_path / "lock", "at work"),

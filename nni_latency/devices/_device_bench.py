@@ -152,6 +152,9 @@ class DeviceBench(HoldingBench):
     def __init__(self, runtime: DeviceRuntime, protocol: Protocol, *, calls: bool = False) -> None:
         super().__init__(runtime, protocol, calls=calls)
         self._line = runtime.place.session
+        #: The subjects that were stepped through, and the number of the line on which the first one ran.
+        self._stepped: list[str] = []
+        self._stepped_on = 0
 
     def _get_ready(self) -> None:
         """Start another process there."""
@@ -293,10 +296,24 @@ class DeviceBench(HoldingBench):
 
     def begin(self, key: str) -> None:
         """Get ready for `step`: the input of the network whose first subject has this key."""
-        self._value = self._inputs[key]
+        self._value, self._stepped, self._stepped_on = self._inputs[key], [], self._line.lines
 
     def step(self, key: str) -> None:
-        """Run one subject on what the step before returned, or a kernel on its own input."""
+        """Run one subject on what the step before returned, or a kernel on its own input.
+
+        A device that was lost since `begin` has lost what the steps before returned: they are taken again.
+        """
+        self._stepped.append(key)
+        try:
+            self._step(key)
+        except CandidateError:
+            if self._line.lines == self._stepped_on or len(self._stepped) == 1:
+                raise
+            self._value, self._stepped_on = self._inputs[self._stepped[0]], self._line.lines
+            for again in self._stepped:
+                self._step(again)
+
+    def _step(self, key: str) -> None:
         stage = self._stages[key]
         with as_subject_error():
             if isinstance(stage, Native):

@@ -69,8 +69,8 @@ class Session:
         self._released: list[str] = []
         self._puts: set[int] = set()
         self._is_locked = False
-        #: Bytes sent to the device and received from it, over all lines.
-        self.sent = self.received = 0
+        #: Bytes sent to the device and received from it, over all lines, and how many lines there were.
+        self.sent = self.received = self.lines = 0
         #: How long one thing may take on the device [s].
         self.timeout = START
         #: What the agent and its adapter report of the device.
@@ -93,6 +93,7 @@ class Session:
             return
         line = Line(self.connection)
         self._lines.append(line)
+        self.lines += 1
         try:
             line.begin()
             self.hello = self._simple("hello").values["facts"]

@@ -22,8 +22,8 @@ done"""
 #: Exit code of the script where another process has the lock.
 _IS_TAKEN = 9
 
-#: How long the script is waited for when it has to end [s].
-_LEAVE = 1.0
+#: How long the script is waited for when it has to end, and when it is about to end by itself [s].
+_LEAVE, _END = 1.0, 60.0
 
 
 class ShellLock:
@@ -59,7 +59,8 @@ class ShellLock:
             self._holder = holder
             return True
         err = holder.stderr.read()
-        end(holder, _LEAVE)
+        # Its exit code is the answer: a script that was killed here would look like one that found nothing to lock.
+        end(holder, _END)
         sentence = self._connection.failure(holder.returncode, err)
         if sentence is not None:
             raise DeviceError(sentence)

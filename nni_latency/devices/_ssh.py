@@ -50,6 +50,12 @@ _SHARED = ("-o", "ControlMaster=no", "-o", "ProxyCommand=false")
 #: What the names of folders of sockets begin with; the number of the process follows that made it.
 _PREFIX = "nni-ssh-"
 
+#: What ssh prints where a connection ends as soon as it is open.
+_ENDED = rb"Connection to \S+ closed by remote host|new control master|master hello exchange|client_loop: "
+
+#: What ssh prints where the master connection did not take a program, so that it tried to connect by itself.
+_ALONE = rb"exchange_identification: |UNKNOWN port"
+
 #: What a shell must print to be one.
 _GREETING = "nni_latency"
 
@@ -96,7 +102,7 @@ _REASONS: dict[str, str] = {
 
 #: The same for a connection that ended before it was open.
 _CLOSED = {
-    r"kex_exchange_identification|Connection (closed|reset) by": (
+    r"kex_exchange_identification|Connection (closed|reset) by|Broken pipe": (
         "{device} ended the connection before it was open: it has too many at the moment, or what listens there is no "
         "SSH server. To see more: ssh -v {target}"
     ),
@@ -230,6 +236,8 @@ class SshConnection(Connection):
         code, _, err = self._call(self._ssh(*persist, "-N", "-f", "--", self._host))
         if code and self._explain(err) is None:
             err = self._jump_failure() or err
+        if code and re.search(_ENDED, err):
+            raise DeviceError(self._lost)
         if code:
             raise DeviceError(self._explain(err) or self._explain(err, _CLOSED) or self._unexplained(err))
         try:
@@ -257,7 +265,8 @@ class SshConnection(Connection):
                 "is started, which mixes with what programs print. Let its startup files, such as ~/.bashrc, print "
                 "only in interactive shells."
             )
-        if code == _FAILED and not (self._is_open() and (out + err).strip()):
+        said = (out + err).strip()
+        if code == _FAILED and (not said or re.search(_ALONE, err) or not self._is_open()):
             raise DeviceError(self._lost)
         raise DeviceError(
             f"{self.description} is reached, but runs no programs: "

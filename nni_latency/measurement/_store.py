@@ -256,14 +256,17 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         self._logs: list[_MemoryLog] = []
+        # Threads that begin at once share a campaign.
+        self._finding = threading.Lock()
 
     @contextmanager
     def campaign(self, header: CampaignHeader, *, fresh: bool = False, wait: float = 0.0) -> Iterator[CampaignLog]:
         """Hold a campaign."""
-        found = [log for log in self._logs if log.header.identity == header.identity]
-        if fresh or not found:
-            found = [_MemoryLog(str(len(self._logs) + 1), header)]
-            self._logs += found
+        with self._finding:
+            found = [log for log in self._logs if log.header.identity == header.identity]
+            if fresh or not found:
+                found = [_MemoryLog(str(len(self._logs) + 1), header)]
+                self._logs += found
         log = found[-1]
         if not log.held.acquire(timeout=wait):
             raise BusyError("Another thread is measuring the same. Wait for it to end.")

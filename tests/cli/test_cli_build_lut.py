@@ -175,7 +175,7 @@ def test_interrupted_build_is_resumed(run, tmp_path):
     with _start(out, "10min") as process:
         _wait_for_rounds(process, 3)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in stderr
     assert "Run the same command again to resume" in stderr

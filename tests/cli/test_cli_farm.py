@@ -223,7 +223,7 @@ def test_a_farm_runs_from_start_to_ctrl_c(tmp_path):
             "--out",
             str(tmp_path / "t.json"),
             "--budget",
-            "20s",
+            "10min",
         ]
         done = subprocess.run(
             [*program, *words, "--protocol", "rounds=3"], capture_output=True, text=True, env=environment

@@ -82,7 +82,7 @@ def test_a_service_runs_until_it_is_interrupted(run, fails, tmp_path):
             assert "Unknown platform 'board'" in fails(*asked, "--platform", "board")
         finally:
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=180)
     assert process.returncode in (0, 130)
     assert "Traceback" not in said
 

@@ -122,6 +122,8 @@ def test_table_is_resumed_on_another_processor(arm, tmp_path, monkeypatch):
         with pytest.raises(MeasurementError, match=r"Run the same command again to resume\.$"):
             build_table(_plan(), runtime, _QUICK, on_progress=partial(lose, runtime, server), **where)
         server.know_host()
+        # The agent that was cut off may hold the lock for a moment.
+        runtime.place.session.patience = 600.0
         begun = []
         table = build_table(_plan(), runtime, _QUICK, on_start=begun.append, **where)
         runtime.close()

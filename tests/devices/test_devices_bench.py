@@ -38,7 +38,7 @@ from nni_latency.testing import check_bench, check_runtime
 
 _SHAPE = (1, 4, 8, 8)
 
-_QUICK = Protocol(n_run=3, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=10.0)
+_QUICK = Protocol(n_run=3, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
     monkeypatch.setenv("TMPDIR", str(folder))
     connection, waits, rounds = _Cut(), [], 15 * cuts
     runtime, cutter = device_runtime(connection, waits.append), _Cutter(connection, cuts)
-    protocol = Protocol(n_run=3, rounds=rounds, processes=2, half_width=0.0, time_budget=600.0, timeout=10.0)
+    protocol = Protocol(n_run=3, rounds=rounds, processes=2, half_width=0.0, time_budget=3600.0, timeout=60.0)
     where = {"store": tmp_path / "db.sqlite", "on_start": cutter.plan, "on_progress": cutter.plan}
     table = build_table(conv_plan(_SHAPE), runtime, protocol, tmp_path / "t.json", **where)
     cutter.timer.join()
@@ -252,11 +252,25 @@ def test_campaign_goes_on_when_the_line_is_cut(tmp_path, monkeypatch, cuts):
     assert all(process.poll() is not None for process in connection.processes)
 
 
+def test_steps_go_on_when_the_line_is_cut_between_them():
+    connection = _Cut()
+    runtime = device_runtime(connection)
+    with runtime.benches().open(_QUICK) as bench:
+        for key, channels in (("a", 4), ("b", 8), ("c", 12)):
+            bench.admit(_subject(key, channels))
+        bench.begin("a")
+        for key in "abc":
+            bench.step(key)
+            connection.cut()
+    runtime.close()
+    assert len(connection.processes) >= 3
+
+
 def test_campaign_resumes_after_a_device_that_did_not_come_back(tmp_path):
     connection, plan = _Cut(), conv_plan(_SHAPE)
     runtime = device_runtime(connection)
     runtime.place.session.patience = 0.0
-    protocol = Protocol(n_run=3, rounds=8, processes=1, half_width=0.0, time_budget=600.0, timeout=10.0)
+    protocol = Protocol(n_run=3, rounds=8, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
     where = {"store": tmp_path / "db.sqlite"}
 
     def fail(state):

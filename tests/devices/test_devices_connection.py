@@ -89,7 +89,7 @@ def test_command_that_fails_is_one_sentence(here):
 def test_program_that_reads_nothing_of_its_input_is_not_waited_for(here):
     begin = time.monotonic()
     assert here.run(["true"], data=bytes(10_000_000)).code == 0
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 30
 
 
 def test_file_on_a_full_disk_is_one_sentence_and_leaves_nothing(here, tmp_path):

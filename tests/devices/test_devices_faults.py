@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -38,7 +39,7 @@ while data := os.read(process.stdout.fileno(), 2**16):
 
 
 def _protocol(rounds):
-    return Protocol(n_run=3, rounds=rounds, processes=1, half_width=0.0, time_budget=600.0, timeout=30.0)
+    return Protocol(n_run=3, rounds=rounds, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
 
 
 class _Remembered(PythonConnection):
@@ -121,8 +122,10 @@ def _stop_now_and_then(connection, ended, stops):
     while not ended.wait(0.1):
         for number, pause in ((signal.SIGSTOP, 0.2), (signal.SIGCONT, 0.0)):
             process = connection.processes[-1]
-            if process.poll() is None:
-                os.killpg(process.pid, number)
+            # It may end at this moment.
+            with contextlib.suppress(ProcessLookupError):
+                if process.poll() is None:
+                    os.killpg(process.pid, number)
             time.sleep(pause)
         stops.append(time.monotonic())
 
@@ -190,7 +193,7 @@ def test_another_user_of_the_device_waits(monkeypatch):
         assert other.poll() is None
         assert len(list(Path(folder).iterdir())) == 2
         other.stdin.close()
-        other.wait(30)
+        other.wait(60)
         other.stdout.close()
         with runtime.benches().open(_protocol(1)):
             pass

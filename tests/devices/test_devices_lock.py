@@ -69,6 +69,24 @@ def test_agent_and_binary_exclude_each_other(tmp_path, monkeypatch, first, secon
     assert not list(folders[0].iterdir()) and not list(folders[1].iterdir())
 
 
+class _Lingering(PythonConnection):
+    """A device on which the program that finds the lock taken ends a while after its output."""
+
+    def start(self, command):
+        """Start a program."""
+        script = '"$@"; code=$?; exec >&- 2>&-; [ $code != 9 ] || sleep 2; exit $code'
+        is_lock = any("flock -n" in word for word in command)
+        return super().start(["sh", "-c", script, "sh", *command] if is_lock else command)
+
+
+def test_lock_that_is_taken_is_waited_for_however_slowly_its_program_ends(tmp_path):
+    slow, waits = _Lingering(sys.executable), []
+    slow.lock_folders = (str(tmp_path),)
+    held = tool_runtime(_connection((str(tmp_path),)), tmp_path)
+    _measured_in_turn(held, partial(tool_runtime, slow, tmp_path), waits)
+    assert len(waits) == 1
+
+
 def _onnxruntime(connection, _folder, on_wait):
     sys.path.append(str(_PLUGINS / "nni_latency_onnxruntime"))
     plugin = importlib.import_module("nni_latency_onnxruntime")
@@ -113,7 +131,7 @@ def test_lock_of_an_agent_that_is_killed_is_free(tmp_path):
     first, second = device_runtime(connection, waits.append), device_runtime(connection, waits.append)
     with first.benches().open(_QUICK):
         os.kill(first.place.session._line._process.pid, signal.SIGKILL)
-        first.place.session._line._process.wait(30)
+        first.place.session._line._process.wait(60)
         with second.benches().open(_QUICK):
             assert waits == []
     first.close()
@@ -127,7 +145,7 @@ def test_lock_of_a_binary_that_was_lost_is_taken_again(tmp_path):
     with first.benches().open(_QUICK) as bench:
         bench.admit(Subject("net", conv, (1, 4, 8, 8), "network"))
         os.kill(first.device.lock._holder.pid, signal.SIGKILL)
-        first.device.lock._holder.wait(30)
+        first.device.lock._holder.wait(60)
         bench.visit(["net"])
         with pytest.raises(DeviceError, match="Another process has measured on python:"):
             second.take()

@@ -51,7 +51,7 @@ from nni_latency.testing import check_bench, check_runtime
 
 _SHAPE = (1, 4, 8, 8)
 
-_QUICK = Protocol(n_run=3, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=20.0)
+_QUICK = Protocol(n_run=3, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceRefer
 
 _SHAPE = (1, 4, 8, 8)
 
-_QUICK = Protocol(n_run=2, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=20.0)
+_QUICK = Protocol(n_run=2, rounds=3, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
 
 #: As Android 12 prints it, shortened.
 _DUMPSYS = """IsStatusOverride: false

@@ -297,9 +297,9 @@ def test_two_processes_measure_an_operator_once(tmp_path):
     both = [context.Process(target=_estimate_in_a_process, args=arguments) for _ in range(2)]
     for process in both:
         process.start()
-    (first, one), (second, other) = (answers.get(timeout=60) for _ in both)
+    (first, one), (second, other) = (answers.get(timeout=300) for _ in both)
     for process in both:
-        process.join(60)
+        process.join(300)
     assert {first, second} == {0, 1}
     assert one == other
 

@@ -120,9 +120,11 @@ def test_nothing_is_read_of_who_does_not_prove_the_token(tmp_path, make_token):
         begin = time.monotonic()
         first, rest = asyncio.run(speak(port))
         second, _ = asyncio.run(speak(port))
+        took = time.monotonic() - begin
     assert rest == b""
     assert first != second
-    assert time.monotonic() - begin < 10
+    # A proof is waited for as long.
+    assert took < 10
 
 
 def test_tls_lets_in_who_has_the_certificate_and_nobody_else(tmp_path, make_token, make_certificate):

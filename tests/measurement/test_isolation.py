@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from torch import nn
@@ -16,8 +17,7 @@ from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import CandidateError, IsolatedBench, LocalBench, LocalBenches, Protocol, Subject
 from nni_latency.measurement.runtimes import TorchEager
 
-# No test waits for these two seconds but that of the candidate that hangs.
-_PROTOCOL = Protocol(n_warmup=1, n_run=2, timeout=2.0)
+_PROTOCOL = Protocol(n_warmup=1, n_run=2, timeout=120.0)
 
 
 class _Doubled(nn.Module):
@@ -52,10 +52,10 @@ def _torch_subjects():
     ]
 
 
-def _plain(**builds):
+def _plain(timeout=_PROTOCOL.timeout, **builds):
     """Return a bench, and subjects for it besides one that works."""
     subjects = {name: Subject(name, build, (1,)) for name, build in {"fine": fine, **builds}.items()}
-    return IsolatedBench(PlainRuntime(), _PROTOCOL), subjects
+    return IsolatedBench(PlainRuntime(), replace(_PROTOCOL, timeout=timeout)), subjects
 
 
 def _admit(bench, subjects):
@@ -97,7 +97,8 @@ def test_crash_of_a_torch_candidate_is_survived(torch_bench):
     ],
 )
 def test_candidate_that_fails_is_blamed_and_the_others_go_on(trouble, reason):
-    opened, subjects = _plain(trouble=trouble, other=fine)
+    # Only the one that hangs is waited for.
+    opened, subjects = _plain(timeout=2.0 if trouble is hanging else 120.0, trouble=trouble, other=fine)
     with opened as bench:
         bench.admit(subjects["fine"])
         with pytest.raises(CandidateError, match=reason):

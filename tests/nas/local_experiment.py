@@ -63,7 +63,7 @@ def main(table, folder, port):
     launcher._check_rest_server = functools.partial(launcher._check_rest_server, retry=60)
     try:
         experiment.start(port)
-        end = time.monotonic() + 240
+        end = time.monotonic() + 600
         while len(metrics(port)) < TRIALS and time.monotonic() < end:
             time.sleep(0.5)
         samples = {

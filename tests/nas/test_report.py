@@ -266,7 +266,7 @@ def test_web_page_of_a_local_experiment_gets_accuracy_and_latency(tmp_path, tiny
     output = _run_script(
         ["local_experiment.py", str(tmp_path / "table.json"), str(tmp_path / "experiments"), str(_free_port())],
         code,
-        seconds=300,
+        seconds=780,
     )
     lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
     assert len(lines) == 1, output

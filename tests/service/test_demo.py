@@ -53,7 +53,7 @@ def _left(environment):
 
 
 def _begin(environment, *words):
-    command = [sys.executable, str(_ROOT / "examples" / "demo_service.py"), "--port", "0", "--budget", "2s", *words]
+    command = [sys.executable, str(_ROOT / "examples" / "demo_service.py"), "--port", "0", "--budget", "5s", *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
     )

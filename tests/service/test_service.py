@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
@@ -18,6 +19,8 @@ from fake_machines import HERE, OnnxFake, machines, network, onnx_bytes
 from listening_service import listening
 from measured_graphs import FAST, SLOW
 from nni_latency_service import ApiKeys, JobQueue, LatencyService, RateLimiter, ServiceLimits, check_binding, serve
+from nni_latency_service._app import _stream_events
+from nni_latency_service._jobs import Job
 from nni_latency_service.query import (
     LatencyClient,
     LatencyQuery,
@@ -319,7 +322,7 @@ def test_a_body_that_is_too_large_is_refused(tmp_path):
 
 
 def test_who_asks_too_often_waits():
-    limits = ServiceLimits(rate=0.1, burst=2, uploads=0.001)
+    limits = ServiceLimits(rate=0.001, burst=2, uploads=0.001)
     service = LatencyService(LatencyQuery(MemoryStore()), limits)
     with listening(service) as url:
         statuses = [_call(f"{url}/health")[0] for _ in range(3)]
@@ -411,7 +414,7 @@ def test_two_that_ask_at_once_share_a_job_and_a_full_queue_refuses():
 
     class _Slow(OnnxFake):
         def prepare(self, subject, inputs):
-            free.wait(30)
+            free.wait(300)
             return super().prepare(subject, inputs)
 
     query = LatencyQuery(MemoryStore(), machines=LocalMachines([_Slow()]))
@@ -425,6 +428,7 @@ def test_two_that_ask_at_once_share_a_job_and_a_full_queue_refuses():
         assert len(jobs) == 2
         with pytest.raises(ServiceError, match=r"refuses: The queue is full, with 2 measurements\. Ask again later"):
             client.query("sigmoid()@1x8x4x4:float32", HERE.id)
+        _wait_until(lambda: "running" in [client.job(job)["state"] for job in jobs])
         cancelled = [_call(f"{url}/v1/jobs/{job}", "DELETE") for job in jobs]
         assert sorted(status for status, _ in cancelled) == [200, 422]
         free.set()
@@ -495,7 +499,7 @@ def test_jobs_that_are_over_are_forgotten():
 def test_a_queue_refuses_more_than_it_holds():
     free = threading.Event()
     queue = JobQueue(1, kept=2)
-    queue.submit("a", "", "p", "me", lambda _told: free.wait(10))
+    queue.submit("a", "", "p", "me", lambda _told: free.wait(300))
     with pytest.raises(BusyError, match=r"The queue is full, with 1 measurement\."):
         queue.submit("b", "", "p", "me", lambda _told: None)
     free.set()
@@ -521,9 +525,13 @@ def test_closing_a_queue_ends_what_runs_and_drops_what_waits():
 
 
 def _wait_for(job, *states):
-    end = time.monotonic() + 60
-    while job.state not in states:
-        assert time.monotonic() < end, job
+    _wait_until(lambda: job.state in states)
+
+
+def _wait_until(condition):
+    end = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < end
         time.sleep(0.005)
 
 
@@ -551,13 +559,30 @@ def test_a_job_whose_machine_goes_while_it_runs_is_queued_again():
     queue = JobQueue(10, kept=2)
     job = queue.submit("a", "", "p", "me", lose_the_machine_once, there.is_set)
     _wait_for(job, "queued")
-    while not runs:
-        time.sleep(0.005)
+    _wait_until(lambda: runs)
     _wait_for(job, "queued")
     assert job.error == ""
     there.set()
     _wait_for(job, "done")
     assert len(runs) == 2
+    queue.close()
+
+
+def test_a_job_whose_machine_goes_because_the_service_stops_is_not_queued_again():
+    begun, gone = threading.Event(), threading.Event()
+
+    def lose_the_machine(_told):
+        begun.set()
+        gone.wait(300)
+        raise MeasurementError("The machines left.")
+
+    queue = JobQueue(10, kept=2)
+    job = queue.submit("a", "", "p", "me", lose_the_machine, lambda: not begun.is_set())
+    assert begun.wait(180)
+    queue.stop()
+    gone.set()
+    _wait_for(job, "failed")
+    assert job.error == "The machines left."
     queue.close()
 
 
@@ -585,6 +610,18 @@ def test_a_job_whose_machine_does_not_come_back_says_what_whoever_measures_says(
     assert job.error == "No machine is there."
     assert job.ended is not None
     queue.close()
+
+
+def test_the_end_of_a_job_is_streamed_before_its_last_version():
+    job = Job("1", "a", "", "p", "me")
+
+    async def read():
+        stream = _stream_events(job)
+        first = await anext(stream)
+        job.state = "done"
+        return [first, *[event async for event in stream]]
+
+    assert [event.splitlines()[0] for event in asyncio.run(read())] == ["event: progress", "event: end"]
 
 
 def test_a_job_that_waits_for_its_machine_can_be_cancelled():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import warnings
 from functools import partial
@@ -16,7 +17,7 @@ from nni_latency_service import LatencyService
 from nni_latency_service.query import LatencyQuery, Question, RemoteMachines
 
 from nni_latency.database import DatabaseStore
-from nni_latency.errors import BusyError, MissingEntryError, RemoteError
+from nni_latency.errors import BusyError, MissingEntryError, RemoteError, UnknownNameError
 from nni_latency.measurement import IsolatedBench, Limits, Protocol
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.testing import FakeDevice
@@ -84,7 +85,8 @@ def test_a_farm_that_is_lost_is_found_again_and_what_is_known_is_answered(tmp_pa
 @pytest.mark.slow
 def test_a_service_that_is_stopped_does_not_wait_for_a_worker(tmp_path, store):
     with FarmOfProcesses(tmp_path) as processes:
-        processes.join("worker", partial(FakeDevice, "device", pace=20.0))
+        # So slow that it is never done before it is killed.
+        processes.join("worker", partial(FakeDevice, "device", pace=2000.0), references=())
         with processes.client() as client:
             processes.wait_for(1, client)
         service = LatencyService(LatencyQuery(store, machines=RemoteMachines(partial(farm.Farm, processes.address))))
@@ -95,6 +97,59 @@ def test_a_service_that_is_stopped_does_not_wait_for_a_worker(tmp_path, store):
         assert job.state == "failed"
         with pytest.raises((BusyError, MissingEntryError)):
             _ask(service, "tanh()@1x8:float32")
+
+
+class _Moving:
+    """A remote whose only machine has left when it is first asked for, and is there again at the next look."""
+
+    description, advice = "moving", ""
+
+    def __init__(self):
+        self.device, self.missed, self.is_closed = FakeDevice("device"), 0, False
+
+    def runtimes(self):
+        if self.is_closed:
+            raise TypeError("its connection is closed")
+        return [self.device]
+
+    def workers(self):
+        return []
+
+    def runtime(self, platform):
+        if not self.missed:
+            self.missed += 1
+            raise UnknownNameError.of("platform", platform, [])
+        return self.device
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_machine_that_is_back_by_the_next_look_is_taken():
+    remote = _Moving()
+    machines = RemoteMachines(lambda: remote)
+    assert machines.benches(_PLATFORM).platform.id == _PLATFORM
+    with pytest.raises(UnknownNameError, match="nowhere"):
+        remote.missed = 0
+        machines.benches("nowhere")
+    machines.close()
+
+
+def test_a_look_at_machines_that_are_closed_meanwhile_fails_silently(monkeypatch):
+    monkeypatch.setattr("nni_latency_service.query._machines._INTERVAL", 0.01)
+    remote, before = _Moving(), set(threading.enumerate())
+    machines = RemoteMachines(lambda: remote)
+    (watching,) = set(threading.enumerate()) - before
+
+    def close_first():
+        machines.close()
+        return _Moving.runtimes(remote)
+
+    remote.runtimes = close_first
+    # An error in a thread would fail the test.
+    watching.join(180)
+    assert not watching.is_alive()
+    assert machines.platforms() == ()
 
 
 def test_networks_of_others_are_measured_by_workers_with_limits():

@@ -60,7 +60,7 @@ def test_two_services_measure_the_same_once(location):
     finally:
         for service in services:
             service.terminate()
-            service.wait(60)
+            service.wait(180)
             service.stdout.close()
     assert not errors
     assert len(answers) == 6

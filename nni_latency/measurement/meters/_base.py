@@ -52,17 +52,19 @@ class _EnergyMeter(Meter):
     clock: Callable[[], float] = staticmethod(time.perf_counter)
     sleep: Callable[[float], object] = staticmethod(time.sleep)
 
+    #: How long the last window was [s].
+    _took = 0.0
+
     def opened(self) -> contextlib.AbstractContextManager[None]:
         """Open the device; nothing by default."""
         return contextlib.nullcontext()
 
     def idle(self) -> float:
         """Return the power without work [W], over a second or as long as the meter needs."""
-        begin = self.clock()
         self.start()
         self.sleep(max(self.idle_time, self.shortest))
-        took = self.clock() - begin
-        return self.stop() / took
+        energy = self.stop()
+        return energy / self._took
 
 
 class CounterMeter(_EnergyMeter):
@@ -151,6 +153,7 @@ class CounterMeter(_EnergyMeter):
         """
         begin, first = self._begin
         energy, took = self.between(first, self.read()), self.clock() - begin
+        self._took = took
         if not energy and took > _STALLED * self.period > 0:
             raise MeasurementError(
                 f"{self.description} has not counted for {format_seconds(took)}, while it usually does so every "
@@ -286,6 +289,7 @@ class SampledMeter(_EnergyMeter):
         """
         end = time.perf_counter()
         self._await(end, "stopped answering while it was measured")
+        self._took = end - self._begin
         return self._energy(self._begin, end)
 
     def _energy(self, begin: float, end: float) -> float:

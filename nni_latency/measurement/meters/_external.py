@@ -189,8 +189,9 @@ class CsvMeter(SampledMeter):
     def _offset(self) -> tuple[float, float]:
         """Make the load and look for it: return the offset [s], and how clearly it shows."""
         begin, readings = time.time(), list[tuple[float, float]]()
-        for digit in LOAD_PATTERN:
-            (self._work if digit else time.sleep)(_STEP)
+        for place, digit in enumerate(LOAD_PATTERN, start=1):
+            # Until a step has to end, so that delays of this process do not add up.
+            (self._work if digit else time.sleep)(max(0.0, begin + place * _STEP - time.time()))
         until = time.time() + _LAG
         length = len(LOAD_PATTERN) * _STEP
         while time.time() < until:

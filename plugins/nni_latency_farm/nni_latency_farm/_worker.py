@@ -276,8 +276,14 @@ class _Joined(ABC):
         while not (self._stopped.done() or gone.done()):
             await asyncio.wait([self._stopped, gone], timeout=pause(), return_when=asyncio.FIRST_COMPLETED)
             if not (self._stopped.done() or gone.done()):
-                with contextlib.suppress(OSError):
+                try:
                     await check()
+                except OSError:
+                    continue
+                except RuntimeError:
+                    # A worker that is being closed, because its scheduler is gone, takes no more work.
+                    if worker.status == distributed.Status.running:
+                        raise
         gone.cancel()
 
 

@@ -394,7 +394,8 @@ async def _stream_events(job: Job) -> AsyncIterator[str]:
     sent, waited = -1, 0.0
     while waited < _LONGEST:
         version, over = job.version, job.is_over
-        if version != sent:
+        # A job that is over may be about to get its last version.
+        if version != sent or over:
             yield f"event: {'end' if over else 'progress'}\ndata: {json_text(job.content())}\n\n"
             sent = version
         if over:

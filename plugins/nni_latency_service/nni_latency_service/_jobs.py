@@ -214,14 +214,19 @@ class JobQueue:
             found[job.state] += 1
         return found
 
-    def close(self) -> None:
-        """Reject new jobs, drop queued jobs and stop running ones. Completed measurements are kept."""
+    def stop(self) -> None:
+        """Reject new jobs and drop queued jobs. A running job that fails from now on is not queued again."""
         with self._lock:
             self._closed.set()
-            places = list(self._places.values())
             for job in self._jobs.values():
                 if job.state == "queued":
                     self._change(job, state="cancelled", error=_CLOSED, ended=time.time())
+
+    def close(self) -> None:
+        """Reject new jobs, drop queued jobs and stop running ones. Completed measurements are kept."""
+        self.stop()
+        with self._lock:
+            places = list(self._places.values())
         end = time.monotonic() + _PATIENCE
         for place in places:
             place.waiting.put(None)

@@ -68,7 +68,9 @@ class LatencyService:
     def close(self) -> None:
         """Stop the background work."""
         self._closed.set()
-        # The machines first, so that no measurement waits for a machine of a farm.
+        # Before the machines leave, or a job that fails because of that would be queued again.
+        self.jobs.stop()
+        # Before the jobs are waited for, so that none waits for a machine of a farm.
         self.query.machines.close()
         self.jobs.close()
         self.reader.close()

@@ -2,6 +2,8 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const networks = { a: null, b: null };
+// Numbers of the last calls: what arrives late must not replace what a later call has shown.
+const calls = { show: 0, operators: 0 };
 
 function make(tag, attributes = {}, ...children) {
   const svg = ["svg", "rect", "line", "polyline"].includes(tag);
@@ -140,6 +142,7 @@ function told(answer) {
 }
 
 async function show() {
+  const number = ++calls.show;
   const slots = Object.keys(networks).filter((slot) => networks[slot]);
   $("networks").replaceChildren(...slots.map((slot) => {
     const { name, operators, macs, params, key } = networks[slot];
@@ -148,6 +151,7 @@ async function show() {
   }));
   const platforms = (await all("v1/platforms")).filter(({ id, measures }) =>
     measures || slots.some((slot) => networks[slot].answers.some((answer) => answer.platform === id)));
+  if (number !== calls.show) return;
   const answers = slots.flatMap((slot) => networks[slot].answers);
   const most = Math.max(...answers.map((answer) => answer.high), 0) || 1;
   $("chart").replaceChildren(...platforms.map(({ id, measures }) => {
@@ -166,6 +170,7 @@ async function show() {
   }));
   $("chart-figure").hidden = !platforms.length;
   const asked = (await all("v1/predictors")).filter(({ kind }) => kind === "GraphPredictor");
+  if (number !== calls.show) return;
   const explained = new Set(asked.flatMap((predictor) => predictor.platforms));
   showPlatforms(answers.map((answer) => answer.platform).filter((platform) => explained.has(platform)));
 }
@@ -179,7 +184,7 @@ function showPlatforms(ids) {
 }
 
 async function showOperators() {
-  const platform = encodeURIComponent($("operators-platform").value);
+  const platform = encodeURIComponent($("operators-platform").value), number = ++calls.operators;
   const parts = [];
   for (const found of Object.values(networks).filter(Boolean)) {
     try {
@@ -190,7 +195,7 @@ async function showOperators() {
       parts.push(make("p", {}, `${found.name}: ${error.message}`));
     }
   }
-  $("operators").replaceChildren(...parts);
+  if (number === calls.operators) $("operators").replaceChildren(...parts);
 }
 
 async function measure(slot, platform) {

@@ -114,15 +114,17 @@ class RemoteMachines:
         RemoteError
             If the machines do not answer.
         """
-        remote = self._remote
-        if remote is None:
-            raise RemoteError("The other machines do not answer. They are asked again until they do.")
-        try:
-            return remote.runtime(platform).benches(limits=self._limits)
-        except UnknownNameError:
-            # The last machine has left since the poll.
-            self._look()
-            raise
+        while True:
+            remote = self._remote
+            if remote is None:
+                raise RemoteError("The other machines do not answer. They are asked again until they do.")
+            try:
+                return remote.runtime(platform).benches(limits=self._limits)
+            except UnknownNameError:
+                # The last machine has left since the poll; another one may have joined by now.
+                self._look()
+                if all(known.id != platform for known in self._platforms):
+                    raise
 
     def workers(self) -> Sequence[WorkerState]:
         """Return the states of the machines, as of a few seconds ago."""
@@ -143,16 +145,22 @@ class RemoteMachines:
             self._ask()
 
     def _ask(self) -> None:
+        # `close` may take it away at any moment.
+        remote = self._remote
         try:
-            if self._remote is None:
-                self._remote = self._connect()
+            if remote is None:
+                remote = self._remote = self._connect()
                 _LOG.warning("The other machines answer again.")
-            found, workers = self._remote.runtimes(), self._remote.workers()
+            found, workers = remote.runtimes(), remote.workers()
         except LatencyError as error:
             if self._remote is not None and not self._closed.is_set():
                 _LOG.warning("%s", error)
             self._leave()
             return
+        except Exception:
+            # Requests fail in many ways while the connection is closed.
+            if not self._closed.is_set():
+                raise
         if self._closed.is_set():
             self._leave()
             return
