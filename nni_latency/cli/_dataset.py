@@ -13,13 +13,12 @@ from rich.markup import escape
 
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
-from nni_latency.cli._console import progress, remarks, results
+from nni_latency.cli._console import interrupted, progress, remarks, results
 from nni_latency.cli._dataset_measure import generating_jobs, measure
 from nni_latency.cli._estimator_options import PredictorOptions
 from nni_latency.cli._option import OutputOptions, grouped, names_option, option
 from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, OutputError
 from nni_latency.units import format_seconds, number_of
 
@@ -95,8 +94,7 @@ def generate(asked: _GenerateOptions) -> None:
                 text = f"{format_seconds(left) if left else '0 s'} left"
                 bar.update(task, completed=number, description=f"{number} of {number_of(total, 'network')}", left=text)
     except KeyboardInterrupt:
-        remarks().print("Interrupted. Run the same command again to resume.")
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        raise interrupted("Run the same command again to resume.") from None
     unfinished.unlink()
     results().print(
         f"Wrote {number_of(total, 'network')} of {number_of(len(chosen), 'family', 'families')} to {asked.out}",
