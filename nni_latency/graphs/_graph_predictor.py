@@ -413,7 +413,8 @@ class GraphPredictor(Parametrized):
         Parameters
         ----------
         networks : sequence of MeasuredNetwork
-            Networks of one platform; `suggest` selects the most informative ones.
+            Networks of one platform; `suggest` selects the most informative ones. The facts of the platform have no
+            effect on what is learned; `guess` compares other platforms with them.
         watch : callable, optional
             Called after every graph network with the number finished and their total.
 
