@@ -24,7 +24,7 @@ from nni_latency.platforms import Platform
 def save_networks(
     path: str | Path, networks: Sequence[NetworkFile], measured: Sequence[PlatformLatencies]
 ) -> NetworkSet:
-    """Write measurements as a data set atomically.
+    """Write measurements as a data set atomically; an existing file is replaced.
 
     Parameters
     ----------
