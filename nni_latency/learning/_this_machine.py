@@ -95,9 +95,7 @@ def choose_networks(predictor: GraphPredictor, count: int = _MOST, *, takes_onnx
         Families, and the seeds of their members. The anchors of `nni_latency.datasets.measure_networks`, which are
         measured in any case, come first.
     """
-    families: dict[str, graphs.NetworkFamily] = {**graphs.families()}
-    if takes_onnx:
-        families |= graphs.block_families()
+    families = {item.name: item for item in graphs.find_families(["all", "blocks"] if takes_onnx else ["all"])}
     candidates = _candidates(families)
     order = predictor.suggest([item.graph for item in candidates], count)
     chosen = [(families[name], 0) for name in datasets.ANCHORS]
