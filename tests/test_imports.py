@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import graphlib
 import importlib
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import nni_latency
 from nni_latency.errors import MissingDependencyError
 from nni_latency.imports import FILE_PREFIX, import_place, require
+from nni_latency.plugins import SEPARATE
 
 
 def test_require_returns_the_module():
@@ -61,6 +63,26 @@ def _loaded_by(code):
 
 def test_importing_every_room_loads_nothing_slow():
     assert _loaded_by("\n".join(f"import {room}" for room in _ROOMS)) == "[]"
+
+
+def test_listing_plugins_loads_nothing_slow():
+    folders = [_ROOT / "plugins" / folder for folder in sorted({*SEPARATE.values()})]
+    points = []
+    for folder in folders:
+        parser = configparser.ConfigParser()
+        parser.read(folder / "setup.cfg", encoding="utf-8")
+        points.append(tuple(parser["options.entry_points"]["nni_latency"].strip().split(" = ")))
+    code = f"""
+import sys
+from importlib import metadata
+from nni_latency.plugins import GROUP, collect
+
+sys.path[:0] = {list(map(str, folders))}
+registry = collect([metadata.EntryPoint(*point, GROUP) for point in {points}])
+assert [plugin.error for plugin in registry.plugins if plugin.error] == []
+assert set(registry.runtimes) == set(registry.runtimes_on_devices) | {{"torch-fx"}}
+"""
+    assert _loaded_by(code) == "[]"
 
 
 def test_predicting_an_onnx_file_loads_nothing_slow_but_torch(tmp_path):

@@ -38,7 +38,7 @@ conversion = importlib.import_module("nni_latency_litert._conversion")
 environment = importlib.import_module("nni_latency_litert._environment")
 plugin = importlib.import_module("nni_latency_litert.plugin")
 find_fallbacks = importlib.import_module("nni_latency_litert._runtime").find_fallbacks
-LiteRt = plugin.LiteRt
+LiteRt = importlib.import_module("nni_latency_litert").LiteRt
 
 _NAMED = os.environ.get(environment.PYTHON_VARIABLE)
 

@@ -35,8 +35,8 @@ _FOLDER = str(Path(__file__).parents[1] / "plugins" / "nni_latency_tensorrt")
 if _FOLDER not in sys.path:
     sys.path.append(_FOLDER)
 
-plugin = importlib.import_module("nni_latency_tensorrt")
-TensorRt = plugin.TensorRt
+plugin = importlib.import_module("nni_latency_tensorrt.plugin")
+TensorRt = importlib.import_module("nni_latency_tensorrt").TensorRt
 
 _STAND_IN = Path(__file__).with_name("tensorrt_stand_in")
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import click
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +22,7 @@ from rich.text import Text
 
 import nni_latency.tables as tables
 from nni_latency.cli._messages import is_new, is_quiet, is_verbose, printable
+from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
 from nni_latency.units import format_count, format_seconds, number_of
@@ -80,6 +82,12 @@ def loading_remark(text: str) -> Iterator[None]:
         return
     console.print(text, markup=False)
     yield
+
+
+def interrupted(kept: str) -> click.exceptions.Exit:
+    """Say that a command was interrupted and what was kept of it, and return what ends it."""
+    remarks().print(f"Interrupted. {kept}", markup=False)
+    return click.exceptions.Exit(INTERRUPTED)
 
 
 def progress(console: Console) -> Progress:

@@ -12,13 +12,12 @@ from rich.markup import escape
 
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
-from nni_latency.cli._console import Part, progress, remarks, results
+from nni_latency.cli._console import Part, interrupted, progress, remarks, results
 from nni_latency.cli._dataset_measure import generating_jobs, measure
 from nni_latency.cli._estimator_options import PredictorOptions
 from nni_latency.cli._option import OutputOptions, grouped, names_option, option
 from nni_latency.cli._outputs import OutputFolder, WritingCommand, outputs
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, OutputError
 from nni_latency.units import number_of
 
@@ -92,8 +91,7 @@ def generate(asked: _GenerateOptions) -> None:
             for number, _ in enumerate(files, 1):
                 part(number / total, f"{number} of {number_of(total, 'network')}")
     except KeyboardInterrupt:
-        remarks().print("Interrupted. Run the same command again to resume.")
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        raise interrupted("Run the same command again to resume.") from None
     unfinished.unlink()
     results().print(
         f"Wrote {number_of(total, 'network')} of {number_of(len(chosen), 'family', 'families')} to {asked.out}",

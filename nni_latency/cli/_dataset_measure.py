@@ -17,7 +17,7 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.platforms as platforms
-from nni_latency.cli._console import Part, named, progress, remarks
+from nni_latency.cli._console import Part, interrupted, named, progress, remarks
 from nni_latency.cli._measuring import (
     Measuring,
     PlatformOptions,
@@ -30,7 +30,6 @@ from nni_latency.cli._measuring import (
 from nni_latency.cli._option import BATCH_SIZES, OutputOptions, grouped, names_option, option
 from nni_latency.cli._remote_options import RemoteOptions
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
-from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.units import format_percent, number_of, whole_number
 
@@ -204,8 +203,7 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
                 networks.append(item)
                 part(number / total, f"preparing {number} of {number_of(total, 'network')}")
     except KeyboardInterrupt:
-        remarks().print("Interrupted. Run the same command again to resume.")
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        raise interrupted("Run the same command again to resume.") from None
     return networks
 
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from rich.markup import escape
 
 import nni_latency.graphs as graphs
 import nni_latency.learning as learn
 import nni_latency.loading as loading
 import nni_latency.measurement.runtimes as runtimes
-from nni_latency.cli._console import named, progress, remarks, time_left
+from nni_latency.cli._console import interrupted, named, progress, remarks, time_left
 from nni_latency.cli._measuring import (
+    RESUMABLE,
     PlatformOptions,
     device_option,
     is_elsewhere,
@@ -26,7 +26,6 @@ from nni_latency.cli._measuring import (
 )
 from nni_latency.cli._option import DURATION, option
 from nni_latency.cli._report import Column, Grid, Report, print_report
-from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.files import reserved
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, number_of
@@ -84,8 +83,7 @@ def learn_this_machine(asked: MachineOptions, database: str | None, out: Path | 
         try:
             measured, learned = _measure_and_learn(asked, runtime, base, database)
         except KeyboardInterrupt:
-            remarks().print("Interrupted. Run the same command again to resume: the database keeps what was measured.")
-            raise click.exceptions.Exit(INTERRUPTED) from None
+            raise interrupted(RESUMABLE) from None
         written = learned.predictor.save(out or own)
     _remark(base, learned.platform, measured.failures)
     print_report(_report(learned, measured, written))

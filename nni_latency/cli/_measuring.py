@@ -18,13 +18,15 @@ import nni_latency.loading as loading
 import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
-from nni_latency.cli._console import progress, remarks, time_left
+from nni_latency.cli._console import interrupted, progress, remarks, time_left
 from nni_latency.cli._option import DURATION, fields_option, option, with_fields
-from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 from nni_latency.platforms import PRECISIONS, Platform, measure_speeds
 from nni_latency.plugins import Registration, load_registry
 from nni_latency.units import number_of
+
+#: What is kept of measurements that are interrupted.
+RESUMABLE = "Run the same command again to resume: the database keeps what was measured."
 
 device_option = partial(
     option,
@@ -329,10 +331,7 @@ class Measuring:
             needed = math.ceil(error.needed)
             raise MeasurementError(f"{error} Here that is --protocol max_measure_execution_time={needed}") from error
         if isinstance(error, KeyboardInterrupt):
-            self._console.print(
-                "Interrupted. Run the same command again to resume: the database keeps what was measured."
-            )
-            raise click.exceptions.Exit(INTERRUPTED) from None
+            raise interrupted(RESUMABLE) from None
 
 
 def _time_left(state: measurement.Progress) -> str:

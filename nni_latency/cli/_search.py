@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._console import Part, loading_remark, named, print_lines, progress, remarks
+from nni_latency.cli._console import Part, interrupted, loading_remark, named, print_lines, progress, remarks
 from nni_latency.cli._estimator_options import ESTIMATOR, EstimatorOptions
 from nni_latency.cli._measuring import Measuring, MeterOptions, ProtocolOptions, StoreOptions
 from nni_latency.cli._model import UserCodeOptions
@@ -38,7 +36,7 @@ from nni_latency.cli._search_measure import (
 from nni_latency.cli._search_report import Found, print_found, write_network, write_picture, write_record
 from nni_latency.cli._searched import FOLDER, Searched, SearchOptions, choose_strategy, searched_space
 from nni_latency.cli._space_options import SPACE_OF_TABLE, SpaceOptions
-from nni_latency.cli._supervision import INTERRUPTED, user_code
+from nni_latency.cli._supervision import user_code
 from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError, MeasurementError, MismatchError
 from nni_latency.units import METRICS, format_metric, format_percent, number_of
 
@@ -182,11 +180,15 @@ def command(
     _announce(network, searched, dataset, name, aim, options)
     print_lines(remarks(), [unmeasured] if unmeasured else [])
     outputs().empty(options.out, FOLDER)
-    with _interruptible(checkpoint), user_code("The search", 0.0):
-        result = _run(
-            network, dataset, strategy, aim, settings, checkpoint,
-            against=[] if plane is None else trade_off.drawn(searched, options.seed), one_shot=nas.is_one_shot(name),
-        )  # fmt: skip
+    try:
+        with user_code("The search", 0.0):
+            result = _run(
+                network, dataset, strategy, aim, settings, checkpoint,
+                against=[] if plane is None else trade_off.drawn(searched, options.seed),
+                one_shot=nas.is_one_shot(name),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        raise interrupted(_kept(checkpoint)) from None
     found = Found(
         searched=searched,
         strategy=name,
@@ -210,17 +212,11 @@ def command(
     checkpoint.remove()
 
 
-@contextlib.contextmanager
-def _interruptible(checkpoint: nas.Checkpoint) -> Iterator[None]:
-    """Say of an interrupted search what was kept of it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = "Nothing was kept: the first epoch, or trial, was not over."
-        if checkpoint.path.exists():
-            kept = f"Run the same command again to resume: {escape(repr(str(checkpoint.path)))} keeps what was learned."
-        remarks().print(f"Interrupted. {kept}")
-        raise click.exceptions.Exit(INTERRUPTED) from None
+def _kept(checkpoint: nas.Checkpoint) -> str:
+    """Say what is kept of an interrupted search."""
+    if checkpoint.path.exists():
+        return f"Run the same command again to resume: {str(checkpoint.path)!r} keeps what was learned."
+    return "Nothing was kept: the first epoch, or trial, was not over."
 
 
 def _check_target(metric: str, options: SearchOptions) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
+from nni_latency.datasets._archive import Part
 from nni_latency.datasets._batches import BatchedNetworks, part_times, summarise_networks
+from nni_latency.datasets._graph_kernels import kernels_of_calls, kernels_of_nodes
 from nni_latency.datasets._network_files import NetworkFile, family_files
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families
 from nni_latency.measurement import NetworkSummary, Protocol, Subject
 from nni_latency.measurement.runtimes import Runtime
+from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 from nni_latency.tables import Measuring, MeasuringOptions
 
@@ -67,6 +70,11 @@ class PlatformLatencies:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     sees_nodes: bool = False
     anchors: Mapping[str, float] = field(default_factory=dict)
+
+    def kernels_of(self, network: NetworkFile, graph: Graph) -> tuple[Part, ...]:
+        """Return the kernels of a measured network with its graph; empty if the runtime does not report their times."""
+        divide = kernels_of_nodes if self.sees_nodes else kernels_of_calls
+        return divide(graph, self.parts.get(network.key, ()))
 
 
 def measure_networks(

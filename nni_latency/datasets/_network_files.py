@@ -50,6 +50,11 @@ class NetworkFile:
     seed: int | None = None
     batch_size: int = 1
 
+    @property
+    def batched_name(self) -> str:
+        """Name of the network and its batch size, as in data sets."""
+        return f"{self.name}-b{self.batch_size}"
+
     @cached_property
     def key(self) -> str:
         """Unique identifier of the network, independent of its name."""

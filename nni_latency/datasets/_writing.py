@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nni_latency.datasets._archive import Part, onnx_member
+from nni_latency.datasets._archive import onnx_member
 from nni_latency.datasets._content import Content
 from nni_latency.datasets._measuring import PlatformLatencies
 from nni_latency.datasets._network_files import NetworkFile
@@ -18,20 +16,15 @@ from nni_latency.errors import FileFormatError, InvalidValueError, LatencyError,
 from nni_latency.files import write_atomically
 from nni_latency.graphs import NetworkLatency, read_nnlqp, write_nnlqp
 from nni_latency.imports import require
-from nni_latency.measurement import CallMap, NetworkSummary
+from nni_latency.measurement import NetworkSummary
 from nni_latency.operators import Graph, without_weights
 from nni_latency.platforms import Platform
-
-_CALL = re.compile(r"\bcall(\d+)\b")
-
-#: Operators with shorter times ran inside another one [s].
-_NOTHING = 5e-8
 
 
 def save_networks(
     path: str | Path, networks: Sequence[NetworkFile], measured: Sequence[PlatformLatencies]
 ) -> NetworkSet:
-    """Write measurements as a data set atomically.
+    """Write measurements as a data set atomically; an existing file is replaced.
 
     Parameters
     ----------
@@ -60,15 +53,13 @@ def save_networks(
         for network in networks:
             if network.batch_size != item.batch_size or network.key not in item.latencies:
                 continue
-            name = f"{network.name}-b{network.batch_size}"
             try:
-                graph = _graph_of(content, network, name)
+                graph = _graph_of(content, network)
             except InvalidValueError as error:
                 failures[network.name] = f"its graph cannot be read: {str(error).rstrip('.')}"
                 continue
-            divide = kernels_of_nodes if item.sees_nodes else kernels_of_calls
-            parts = divide(graph, item.parts.get(network.key, ()))
-            content.add(number, name, item.platform, item.latencies[network.key], parts)
+            parts = item.kernels_of(network, graph)
+            content.add(number, network.batched_name, item.platform, item.latencies[network.key], parts)
         content.runs.append(
             {
                 **_run(item.platform, item.batch_size),
@@ -86,8 +77,9 @@ def save_networks(
     return content.save(path)
 
 
-def _graph_of(content: Content, network: NetworkFile, name: str, stage: str = "") -> Graph:
+def _graph_of(content: Content, network: NetworkFile, stage: str = "") -> Graph:
     """Return the graph of a network; add the network on the first call."""
+    name = network.batched_name
     if name not in content.networks:
         about = {"family": network.family, "batch_size": network.batch_size, "seed": network.seed, "stage": stage}
         content.take(name, network.graph_key, network.graph, _light(network.path), **about)
@@ -140,10 +132,10 @@ def import_nnlqp(folder: str | Path, path: str | Path) -> NetworkSet:
     runs: dict[tuple[str, int], int] = {}
     for line in read_nnlqp(folder):
         network = NetworkFile(line.graph_id, Path(folder) / line.onnx_path, line.family, batch_size=line.batch_size)
-        name = f"{line.graph_id}-b{line.batch_size}"
+        name = network.batched_name
         try:
             platform = Platform.parse(line.platform.lower())
-            _graph_of(content, network, name, line.stage)
+            _graph_of(content, network, line.stage)
         except LatencyError as error:
             broken[name] = str(error)
             continue
@@ -197,86 +189,3 @@ def _lines(networks: Iterable[NetworkEntry]) -> list[NetworkLatency]:
         )
         for entry in networks
     ]
-
-
-def kernels_of_nodes(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
-    """Divide a graph into kernels by the time of every node of its ONNX file.
-
-    A runtime attributes the time of fused operators to the one with the most work. An operator without time belongs to
-    the last kernel whose result it takes, or else to the kernel of one of its consumers.
-
-    Parameters
-    ----------
-    graph : Graph
-        Graph as returned by `nni_latency.operators.read_onnx`.
-    times : sequence of float
-        Time of each node of the file [s].
-
-    Returns
-    -------
-    tuple of (tuple of int, float)
-        Indices of the operators, each once, and the time of the kernel [s]; empty if the times do not match the file.
-    """
-    if len(times) != graph.n_calls or not graph.operators:
-        return ()
-    (own,) = CallMap.of(graph).times([times]).tolist()
-    kernel: list[int | None] = [number if seconds > _NOTHING else None for number, seconds in enumerate(own)]
-    for number, item in enumerate(graph.operators):
-        if kernel[number] is None:
-            # Of several kernels, the one computed last: all others are ready by then.
-            kernel[number] = max(
-                (main for source in item.sources if (main := kernel[source]) is not None), default=None
-            )
-    for source, number in reversed(graph.edges):
-        if kernel[source] is None:
-            kernel[source] = kernel[number]
-    return _joined(kernel, own)
-
-
-def kernels_of_calls(graph: Graph, times: Sequence[float]) -> tuple[Part, ...]:
-    """Divide a graph into kernels by the time of every call of a torch function.
-
-    The exporter names nodes after their calls. Calls without a node, such as a normalisation folded into the preceding
-    weights or a view, belong to the call before.
-
-    Parameters
-    ----------
-    graph : Graph
-        Graph of a file written by `nni_latency.operators.export_onnx`.
-    times : sequence of float
-        Time of each call [s].
-
-    Returns
-    -------
-    tuple of (tuple of int, float)
-        As for `kernels_of_nodes`; empty if the nodes have other names.
-    """
-    calls = _calls(graph)
-    if not calls or max(calls) >= len(times):
-        return ()
-    begins = sorted(set(calls))
-    bounds = [0, *begins[1:], len(times)]
-    seconds = {call: sum(times[low:high]) for call, (low, high) in zip(begins, pairwise(bounds), strict=True)}
-    members: dict[int, list[int]] = {}
-    for number, call in enumerate(calls):
-        members.setdefault(call, []).append(number)
-    return tuple((tuple(numbers), seconds[call]) for call, numbers in members.items())
-
-
-def _calls(graph: Graph) -> list[int]:
-    """Return the call of every operator: from its name, or else the call of its input or of the operator before."""
-    calls: list[int] = []
-    found = [_CALL.search(item.name) for item in graph.operators]
-    if not any(found):
-        return []
-    for item, match in zip(graph.operators, found, strict=True):
-        near = [calls[source] for source in item.sources] or calls[-1:]
-        calls.append(int(match[1]) if match else max(near, default=0))
-    return calls
-
-
-def _joined(kernel: Sequence[int | None], own: Sequence[float]) -> tuple[Part, ...]:
-    members: dict[int, list[int]] = {}
-    for number, main in enumerate(kernel):
-        members.setdefault(number if main is None else main, []).append(number)
-    return tuple((tuple(numbers), own[main]) for main, numbers in members.items())

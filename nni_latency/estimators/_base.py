@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import nni_latency.operators as operators
@@ -196,18 +197,28 @@ class LayerEstimator(Estimator):
         """Raise `MismatchError` if the estimator is tied to another space than the plan; most support any space."""
 
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Estimate the cost of a whole network: capture its operators and sum their costs."""
-        if example_inputs is None:
+        """Estimate the cost of a whole network, or of an ONNX file: capture its operators and sum their costs."""
+        if example_inputs is None and not isinstance(model, (str, Path)):
             raise InvalidValueError(
                 f"{type(self).__name__}.estimate needs 'example_inputs': costs depend on the shapes. Got None."
             )
-        return self.total(
-            self._estimate_traced(self.executed(operators.trace(model, example_inputs, self.by)).operators)
-        )
+        return self.total(self._estimate_traced(self.executed(model, example_inputs).operators))
 
-    def executed(self, graph: Graph) -> Graph:
-        """Return the part of a network that the platform executes; by default all of it."""
-        return graph
+    def executed(self, model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
+        """Return the operators of a network or an ONNX file that the platform executes; by default all of them.
+
+        Parameters
+        ----------
+        model : nn.Module, str or Path
+            The network or the file.
+        example_inputs : Tensor, tuple or dict
+            As for `nni_latency.operators.trace`; for an ONNX file, only needed for dynamic input sizes.
+        batch_size : int, optional
+            Batch size of an ONNX file.
+        """
+        if isinstance(model, (str, Path)):
+            return operators.read_onnx(model, batch_size, example_inputs)
+        return operators.trace(model, example_inputs, self.by)
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Return the cost of a network from its parts.

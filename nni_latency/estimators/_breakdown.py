@@ -12,7 +12,6 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, LayerShare, layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
 from nni_latency.operators import (
-    By,
     Features,
     Graph,
     OpSpec,
@@ -114,17 +113,17 @@ def break_down(
     >>> [(item.name, round(item.share, 9)) for item in found.operators]
     [('0', 0.75), ('1', 0.25)]
     """
-    by: By = estimator.by if isinstance(estimator, LayerEstimator) else "module"
-    if isinstance(model, (str, Path)):
-        if isinstance(estimator, MeasuringEstimator) or estimator.reads_onnx:
-            example_inputs = list(onnx_inputs(model, batch_size, example_inputs).args)
+    is_file = isinstance(model, (str, Path))
+    if is_file and (isinstance(estimator, MeasuringEstimator) or estimator.reads_onnx):
+        example_inputs = list(onnx_inputs(model, batch_size, example_inputs).args)
+    if isinstance(estimator, LayerEstimator):
+        graph = estimator.executed(model, example_inputs, batch_size)
+    elif is_file:
         graph = _of_onnx(estimator, model, example_inputs, batch_size)
     else:
-        graph = trace(model, example_inputs, by)
-    if isinstance(estimator, LayerEstimator):
-        graph = estimator.executed(graph)
+        graph = trace(model, example_inputs)
     traced = graph.operators
-    require_operators(traced, str(model) if isinstance(model, (str, Path)) else type(model).__name__)
+    require_operators(traced, str(model) if is_file else type(model).__name__)
     precision = precision_remarks([item.op for item in traced], estimator.platform.precision)
     remarks = (*graph.remarks, *precision)
     counted = count_graph(graph)
@@ -143,7 +142,7 @@ def break_down(
 
 
 def _of_onnx(estimator: Estimator, path: str | Path, example_inputs: Any, batch_size: int | None) -> Graph:
-    if not (isinstance(estimator, (MeasuringEstimator, LayerEstimator)) or estimator.reads_onnx):
+    if not (isinstance(estimator, MeasuringEstimator) or estimator.reads_onnx):
         raise InvalidValueError(f"{estimator!r} takes networks of torch, and no ONNX files such as {str(path)!r}.")
     return read_onnx(path, batch_size, example_inputs)
 

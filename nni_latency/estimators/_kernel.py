@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from nni_latency.errors import MismatchError, MissingEntryError
@@ -21,7 +20,6 @@ from nni_latency.operators import (
     group_of,
     layout_changes,
     parts_of,
-    read_onnx,
 )
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.units import combination_of
@@ -110,8 +108,6 @@ class KernelEstimator(LayerEstimator):
         """Divide a network, its `nni_latency.operators.Graph` or an ONNX file into kernels, and sum their costs."""
         if isinstance(model, Graph):
             return self.total(self._estimate_traced(model.operators))
-        if isinstance(model, (str, Path)):
-            return self.total(self._estimate_traced(read_onnx(model, example_inputs=example_inputs).operators))
         return super().estimate(model, example_inputs)
 
     def estimate_op(self, op: OpSpec) -> Estimate:

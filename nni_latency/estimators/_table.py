@@ -183,8 +183,9 @@ class TableEstimator(LayerEstimator):
         """Return the cost of a network whose entries add up to `entries`."""
         return self.total([Estimate(entries, entries, entries)]).value
 
-    def executed(self, graph: Graph) -> Graph:
-        """Return a network without operators that no output depends on, if the platform's compiler removes them."""
+    def executed(self, model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
+        """Return the operators of a network, without unused ones if the platform's compiler removes them."""
+        graph = super().executed(model, example_inputs, batch_size)
         return graph if self.platform.runs_unused or self.table.layers else graph.without_unused()
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int]) -> Estimate:

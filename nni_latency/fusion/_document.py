@@ -42,7 +42,7 @@ fusion_schema = FUSION.schema
 
 
 def save_rules(rules: FusionRules, path: str | Path) -> Path:
-    """Write fusion rules to a JSON file atomically.
+    """Write fusion rules to a JSON file atomically; an existing file is replaced.
 
     Parameters
     ----------

@@ -14,8 +14,9 @@ from ._family import (
     onnx_name,
     save_onnx,
 )
+from ._graph_estimator import GraphNetworkEstimator
 from ._graph_network import OperatorCost
-from ._graph_predictor import GraphNetworkEstimator, GraphPredictor
+from ._graph_predictor import GraphPredictor
 from ._intervals import UNFAMILIAR
 from ._measured_network import MeasuredNetwork, read_measured
 from ._mixed_networks import MIXED

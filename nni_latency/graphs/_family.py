@@ -333,5 +333,6 @@ def onnx_name(family: NetworkFamily, seed: int) -> str:
 
 def generated_files(folder: str | Path) -> list[Path]:
     """Return the files in a folder that are named like members of families."""
-    pattern = re.compile(rf"(?:{'|'.join(map(re.escape, [*families(), *block_families()]))})-\d{{5,}}\.onnx")
+    names = "|".join(re.escape(family.name) for family in find_families(["all", "blocks"]))
+    pattern = re.compile(rf"(?:{names})-\d{{5,}}\.onnx")
     return sorted(path for path in Path(folder).glob("*.onnx") if pattern.fullmatch(path.name))

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GraphPredictor`, which predicts latencies of networks of any family on every trained platform; and its estimator."""
+"""`GraphPredictor`, which predicts latencies of networks of any family on every trained platform."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import nni_latency.graphs._graph_transfer as transfer
 import nni_latency.graphs._unmeasured as unmeasured
-from nni_latency.errors import InvalidValueError, UnknownNameError, listed
-from nni_latency.estimators import Estimate, NetworkEstimator
-from nni_latency.files import split_sources
+from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.estimators import Estimate
 from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._examples import Examples, Measurements
 from nni_latency.graphs._graph_document import LearnedGraphs, read_predictor, write_predictor
@@ -37,8 +35,7 @@ from nni_latency.graphs._intervals import (
 )
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
 from nni_latency.graphs._network_costs import NetworkCosts
-from nni_latency.graphs._onnx_form import graph_of
-from nni_latency.graphs._shipped import PRETRAINED, find_predictor
+from nni_latency.graphs._parametrized import Parametrized
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
 from nni_latency.units import number_of
@@ -53,54 +50,6 @@ _LARGEST_LOGARITHM = 100
 
 #: Names of the fitted state; the attributes carry a trailing "_".
 _LEARNED = tuple(field.name for field in fields(LearnedGraphs))
-
-
-class Parametrized:
-    """Base of an estimator whose ``__init__`` stores its keyword arguments under their names.
-
-    It provides the part of `sklearn.base.BaseEstimator` that `sklearn.base.clone` and callers of estimators need.
-    Importing that class takes a second, longer than a prediction.
-    """
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name.
-
-        Parameters
-        ----------
-        deep : bool
-            Accepted because scikit-learn passes it; no parameter is an estimator itself.
-        """
-        del deep
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name.
-
-        Raises
-        ------
-        InvalidValueError
-            If a parameter does not exist.
-        """
-        known = self.get_params()
-        for name, value in params.items():
-            if name not in known:
-                raise InvalidValueError(
-                    f"{type(self).__name__} has no parameter {name!r}. Available: {', '.join(known)}."
-                )
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        """Name the parameters that differ from their defaults."""
-        usual = {name: item.default for name, item in inspect.signature(type(self)).parameters.items()}
-        changed = (f"{name}={value!r}" for name, value in self.get_params().items() if value != usual[name])
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-    def __sklearn_tags__(self) -> Any:
-        """Return the tags that scikit-learn 1.6 and later require of an estimator: the defaults of `BaseEstimator`."""
-        from sklearn.base import BaseEstimator
-
-        return BaseEstimator.__sklearn_tags__(self)
 
 
 class GraphPredictor(Parametrized):
@@ -413,7 +362,8 @@ class GraphPredictor(Parametrized):
         Parameters
         ----------
         networks : sequence of MeasuredNetwork
-            Networks of one platform; `suggest` selects the most informative ones.
+            Networks of one platform; `suggest` selects the most informative ones. The facts of the platform have no
+            effect on what is learned; `guess` compares other platforms with them.
         watch : callable, optional
             Called after every graph network with the number finished and their total.
 
@@ -537,71 +487,3 @@ class GraphPredictor(Parametrized):
             from sklearn.exceptions import NotFittedError
 
             raise NotFittedError("This GraphPredictor is not fitted yet. Call 'fit' before it predicts.")
-
-
-class GraphNetworkEstimator(NetworkEstimator):
-    """Network-based: a graph network predicts the latency of whole networks, operator by operator.
-
-    Parameters
-    ----------
-    predictor : GraphPredictor
-        A fitted predictor.
-    platform : Platform
-        One of its platforms.
-    """
-
-    metric = "latency"
-    reads_onnx = True
-
-    def __init__(self, predictor: GraphPredictor, platform: Platform) -> None:
-        self.predictor, self.platform = predictor, platform
-
-    @classmethod
-    def of(cls, argument: str) -> GraphNetworkEstimator:
-        """Build the estimator from ``PREDICTOR,PLATFORM``, the argument of ``graph-network``.
-
-        Parameters
-        ----------
-        argument : str
-            A file of ``nni-latency learn graph``, or ``pretrained`` (also the meaning of an empty name) for the
-            shipped one; then the id of one of its platforms, optional if there is only one.
-
-        Raises
-        ------
-        InvalidValueError
-            If the predictor has several platforms and none is named.
-        UnknownNameError
-            If the predictor does not have the platform.
-        FileFormatError
-            If the file cannot be read.
-        """
-        name, *rest = split_sources(argument, 2)
-        name, platform = name or PRETRAINED, "".join(rest)
-        predictor = GraphPredictor.load(find_predictor(name))
-        if not platform and len(predictor.platforms_) > 1:
-            ids = [item.id for item in predictor.platforms_]
-            raise InvalidValueError(
-                f"The graph predictor {name!r} knows {number_of(len(ids), 'platform')}. Name one of them, as in "
-                f"graph-network:{name},{ids[0]}. The others are: {listed(ids[1:])}."
-            )
-        return cls(predictor, predictor.platform(platform or None))
-
-    def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
-        """Estimate a network.
-
-        Parameters
-        ----------
-        model : nn.Module, str, Path or Graph
-            A module, which is exported to ONNX, the format of the training data; an ONNX file; or a graph.
-        example_inputs : Tensor or tuple of Tensor
-            Inputs of the model; for an ONNX file needed only where it leaves sizes open.
-
-        Raises
-        ------
-        InvalidValueError
-            If the model cannot be read or exported, or model and inputs do not match.
-        MissingDependencyError
-            If the package onnx cannot be imported.
-        """
-        graph = graph_of(model, example_inputs)
-        return self.predictor.estimate_platforms(graph, [self.platform])[self.platform.id]

@@ -17,7 +17,6 @@ from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.learning._speed import measure_reference
 from nni_latency.measurement import Progress, Protocol
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.platforms import Platform
 from nni_latency.tables import MeasuringOptions
 from nni_latency.units import format_seconds, number_of
 
@@ -96,9 +95,7 @@ def choose_networks(predictor: GraphPredictor, count: int = _MOST, *, takes_onnx
         Families, and the seeds of their members. The anchors of `nni_latency.datasets.measure_networks`, which are
         measured in any case, come first.
     """
-    families: dict[str, graphs.NetworkFamily] = {**graphs.families()}
-    if takes_onnx:
-        families |= graphs.block_families()
+    families = {item.name: item for item in graphs.find_families(["all", "blocks"] if takes_onnx else ["all"])}
     candidates = _candidates(families)
     order = predictor.suggest([item.graph for item in candidates], count)
     chosen = [(families[name], 0) for name in datasets.ANCHORS]
@@ -291,7 +288,14 @@ class _Campaign:
             facts["reference"] = float(f"{statistics.median(self._references):.4g}")
         platform = replace(found.platform, facts=facts)
         networks = tuple(
-            measured_network(item, found, platform)
+            MeasuredNetwork(
+                item.batched_name,
+                item.graph,
+                found.latencies[item.key].value,
+                platform,
+                item.family,
+                found.kernels_of(item, item.graph),
+            )
             for item in self._files
             if item.key in found.latencies and found.latencies[item.key].n_visits >= _FEWEST_VISITS
         )
@@ -303,13 +307,3 @@ class _Campaign:
                 f"from {FEWEST} or more.{reason} What was measured is kept: run the same command with a larger budget."
             )
         return MachineMeasurements(networks, failures, found.duration)
-
-
-def measured_network(
-    network: datasets.NetworkFile, found: datasets.PlatformLatencies, platform: Platform
-) -> MeasuredNetwork:
-    """Return a measured network as training data, with the times of its kernels where the runtime reports them."""
-    divide = datasets.kernels_of_nodes if found.sees_nodes else datasets.kernels_of_calls
-    parts = divide(network.graph, found.parts.get(network.key, ()))
-    name = f"{network.name}-b{network.batch_size}"
-    return MeasuredNetwork(name, network.graph, found.latencies[network.key].value, platform, network.family, parts)

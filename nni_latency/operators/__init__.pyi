@@ -1,15 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from ._calls import describe_call
-from ._export import (
-    ChannelShuffle,
-    OnnxNetwork,
-    add_consumers,
-    add_producers,
-    export_onnx,
-    join_onnx,
-    parallel_onnx,
-    shuffle_channels,
-)
+from ._export import ChannelShuffle, OnnxNetwork, export_onnx, shuffle_channels
 from ._feature_table import (
     Counted,
     count_graph,
@@ -37,6 +28,7 @@ from ._inputs import (
     tensors_in,
 )
 from ._onnx import load_onnx, read_onnx
+from ._onnx_joins import add_consumers, add_producers, join_onnx, parallel_onnx
 from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
 from ._op_spec import (
     LARGEST_TENSOR,

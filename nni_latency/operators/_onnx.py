@@ -15,6 +15,7 @@ from nni_latency.files import readable
 from nni_latency.imports import require
 from nni_latency.operators._graph import Graph
 from nni_latency.operators._inputs import InputShape, freeze_inputs
+from nni_latency.operators._onnx_frames import Node
 from nni_latency.operators._onnx_model import (
     details_of,
     dtype_name,
@@ -24,7 +25,7 @@ from nni_latency.operators._onnx_model import (
     shape_in_file,
 )
 from nni_latency.operators._onnx_nodes import describe_node
-from nni_latency.operators._onnx_walk import Node, Walk
+from nni_latency.operators._onnx_walk import Walk
 from nni_latency.operators._op_spec import LARGEST_TENSOR, OpSpec, Shape
 from nni_latency.units import number_of
 

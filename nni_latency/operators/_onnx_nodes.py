@@ -9,9 +9,9 @@ from typing import Any
 
 from nni_latency.operators._calls import one_if_square
 from nni_latency.operators._feature_table import supported_kinds
+from nni_latency.operators._onnx_frames import Node
 from nni_latency.operators._onnx_inference import STANDARD, Value
 from nni_latency.operators._onnx_kinds import PLAIN, transposed_if
-from nni_latency.operators._onnx_walk import Node
 from nni_latency.operators._op_spec import OpSpec, Shape
 from nni_latency.units import number_of
 

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of predictors: ACTS fits, kernels, graphs, portable models of energy, and predictors that evolve."""
+"""Pictures of predictors: ACTS fits, kernels and graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts import ActsEstimator, convolving, score_blocks
 from nni_latency.plots._canvas import (
     BLUE,
-    DARK,
     GREY,
     PALETTE,
     VERMILION,
@@ -31,8 +27,6 @@ from nni_latency.plots._canvas import (
 from nni_latency.units import format_percent, format_seconds, number_of
 
 if TYPE_CHECKING:
-    from nni_latency.database import PredictorVersion
-    from nni_latency.energy import HeldOutOperator, PortableModel
     from nni_latency.graphs import GraphPredictor
     from nni_latency.kernels import Kernel, KernelPredictor, KernelPredictors, MeasuredKernel
     from nni_latency.micro_benchmarks import BenchmarkPoints
@@ -41,18 +35,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-
-#: Shares of the errors that an axis leaves out at both ends.
-_OUTSIDE = 0.01
-
-#: Units of the time between versions, and their seconds.
-_TIME_UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
-
-#: Height of a row of pictures of energy [inch].
-_ROW_OF_ENERGY = 4.6
-
-#: Operators that a group needs to have its own box.
-_FEWEST = 3
 
 
 def draw_fit(estimator: ActsEstimator, points: BenchmarkPoints, out: str | Path) -> Path:
@@ -370,189 +352,3 @@ def _graph_title(predictor: GraphPredictor, known: dict[str, HeldOut]) -> str:
         f"{format_percent(float((errors <= 0.1).mean()))} within 10 %\n"
         f"{number_of(len(errors), 'latency', 'latencies')}{where} of networks of families that were held out"
     )
-
-
-def draw_portable(model: PortableModel, out: str | Path) -> Path:
-    """Draw what a portable model says of the energy of operators that it had not seen.
-
-    A row is of operators that were held out, and a second one, where there are several devices, of whole devices. Left:
-    predicted against measured. Right: predicted over measured by group of operators, beside the same time, times a
-    constant power.
-
-    Parameters
-    ----------
-    model : PortableModel
-        Any with `PortableModel.held_out_`.
-    out : str or Path
-        The file.
-
-    Raises
-    ------
-    InvalidValueError
-        If it does not know what was predicted of operators that it had not seen.
-    OutputError
-        If it cannot be written.
-    """
-    rows = {
-        f"operators that were held out, {_devices(model)}": [item for item in model.held_out_ if not item.whole_device],
-        "devices that were held out": [item for item in model.held_out_ if item.whole_device],
-    }
-    rows = {title: items for title, items in rows.items() if items}
-    if not rows:
-        raise InvalidValueError(
-            "The portable model does not say what was predicted of operators that it had not seen. Fit it again with "
-            "'nni-latency learn energy'."
-        )
-    height = _ROW_OF_ENERGY * len(rows)
-    with picture(out, _energy_conclusion(rows), height=height) as figure:
-        pairs = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(2, 3))
-        for (left, right), items in zip(pairs, rows.values(), strict=True):
-            draw_held_out(left, _by_device(items), "energy [mJ]")
-            left.set_title("Predicted against measured")
-            _draw_groups(right, items, model.bounds_.get("energy"))
-    return Path(out)
-
-
-def _energy_conclusion(rows: Mapping[str, Sequence[HeldOutOperator]]) -> str:
-    """Say, row by row, how far off the energy is, and what a constant power would say."""
-    return "\n".join(
-        f"{len(items)} {what}: median error {_median(items, 'predicted_joules')}; at a constant power "
-        f"{_median(items, 'constant_joules')}"
-        for what, items in rows.items()
-    )
-
-
-def _devices(model: PortableModel) -> str:
-    names = ", ".join(model.devices_)
-    return f"on {names}" if len(names) < 40 else f"on {number_of(len(model.devices_), 'device')}"
-
-
-def _by_device(items: Sequence[HeldOutOperator]) -> dict[str, HeldOut]:
-    found = {}
-    for name in dict.fromkeys(item.device for item in items):
-        mine = [item for item in items if item.device == name]
-        found[name] = HeldOut(
-            np.array([item.joules for item in mine]) * 1e3, np.array([item.predicted_joules for item in mine]) * 1e3
-        )
-    return found
-
-
-def _draw_groups(axes: Any, items: Sequence[HeldOutOperator], bound: float | None) -> None:
-    """Draw predicted over measured energy by group of operators: by the model, and by a constant power."""
-    sizes = {name: sum(item.group == name for item in items) for name in dict.fromkeys(item.group for item in items)}
-    names = sorted((name for name in sizes if sizes[name] >= _FEWEST), key=lambda name: -sizes[name])
-    names = names or list(sizes)
-    ratios = {
-        BLUE: [[item.predicted_joules / item.joules for item in items if item.group == name] for name in names],
-        GREY: [[item.constant_joules / item.joules for item in items if item.group == name] for name in names],
-    }
-    for shift, (colour, boxes) in zip((-0.2, 0.2), ratios.items(), strict=True):
-        axes.boxplot(
-            boxes,
-            positions=np.arange(len(names)) + shift,
-            widths=0.34,
-            patch_artist=True,
-            manage_ticks=False,
-            flierprops={"marker": ".", "markersize": 3, "markeredgecolor": colour},
-            medianprops={"color": "black"},
-            boxprops={"facecolor": colour, "alpha": 0.6, "lw": 0},
-        )
-    every = np.array([ratio for boxes in ratios.values() for box in boxes for ratio in box])
-    low, high = np.quantile(every, [_OUTSIDE, 1 - _OUTSIDE])
-    axes.set_ylim(min(low, 0.8) / 1.1, max(high, 1.25) * 1.1)
-    axes.axhline(1, color=GREY, lw=1)
-    logarithmic(axes, "y")
-    axes.set_xticks(
-        range(len(names)), [f"{name}, {sizes[name]}" for name in names], rotation=45, ha="right", rotation_mode="anchor"
-    )
-    axes.set_ylabel("predicted energy over measured")
-    handles = [
-        Patch(color=BLUE, alpha=0.6, label="power times time, as predicted"),
-        Patch(color=GREY, alpha=0.6, label="the same time, times a constant power"),
-    ]
-    if bound is not None:
-        axes.axhspan(1 / (1 + bound), 1 + bound, color=BLUE, alpha=0.08, lw=0)
-        handles.append(Patch(color=BLUE, alpha=0.08, label="interval of a prediction"))
-    axes.legend(handles=handles, loc="best")
-    axes.set_title("By group of operators, and how many they are")
-    plain(axes, "y")
-
-
-def _median(items: Sequence[HeldOutOperator], name: str) -> str:
-    errors = [abs(getattr(item, name) / item.joules - 1) for item in items]
-    return format_percent(float(np.median(errors)))
-
-
-def draw_evolution(versions: Sequence[PredictorVersion], out: str | Path) -> Path:
-    """Draw the errors of the versions of predictors against records and over time, each predictor in a row.
-
-    Networks and kernels that are held out become more, so a ring shows the version before on the same ones.
-
-    Parameters
-    ----------
-    versions : sequence of PredictorVersion
-        At least one.
-    out : str or Path
-        The file.
-
-    Raises
-    ------
-    InvalidValueError
-        If there is no version.
-    OutputError
-        If it cannot be written.
-    """
-    if not versions:
-        raise InvalidValueError("There is no version of the predictor to draw.")
-    by_name: dict[str, list[PredictorVersion]] = {}
-    for version in versions:
-        by_name.setdefault(version.name, []).append(version)
-    with picture(out, _evolution_conclusion(versions), height=0.5 + 2.1 * len(by_name)) as figure:
-        rows = figure.subplots(len(by_name), 2, squeeze=False, sharey="row")
-        for pair, (name, found) in zip(rows, by_name.items(), strict=True):
-            _draw_row(pair[0], pair[1], name, found)
-    return Path(out)
-
-
-def _evolution_conclusion(versions: Sequence[PredictorVersion]) -> str:
-    """Say how many versions are better than the one before them."""
-    later = [version for version in versions if "before" in version.errors]
-    better = sum(version.errors["all"] < version.errors["before"] for version in later)
-    legend = "blue: the version that answers; rings: the version before it, on the same held-out records"
-    if not later:
-        return f"{number_of(len(versions), 'version')} of predictors, none to compare yet\n{legend}"
-    return f"{better} of {number_of(len(later), 'later version')} are better than the version before\n{legend}"
-
-
-def _draw_row(records: Axes, moments: Axes, name: str, versions: Sequence[PredictorVersion]) -> None:
-    errors = [100 * version.errors["all"] for version in versions]
-    unit, seconds = _time_unit(versions[-1].at - versions[0].at)
-    places: tuple[list[float], list[float]] = (
-        [version.n_records for version in versions],
-        [(version.at - versions[0].at) / seconds for version in versions],
-    )
-    for axes, at, label in (
-        (records, places[0], "records in the database"),
-        (moments, places[1], f"{unit} since the first version"),
-    ):
-        axes.plot(at, errors, color=GREY, lw=1)
-        for x, error, version in zip(at, errors, versions, strict=True):
-            axes.scatter([x], [error], s=30, color=BLUE if version.is_current else GREY, zorder=3)
-            if "before" in version.errors:
-                before = 100 * version.errors["before"]
-                axes.scatter([x], [before], s=30, facecolors="none", edgecolors=DARK, zorder=3)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.margins(x=0.08)
-        axes.set_xlabel(label)
-        plain(axes)
-    records.set_ylabel("held-out error [%]")
-    last = versions[-1]
-    earlier = f"; the version before {format_percent(last.errors['before'])}" if "before" in last.errors else ""
-    records.set_title(f"{name}: {format_percent(last.errors['all'])}{earlier}")
-    highest = max([*errors, *(100 * version.errors.get("before", 0.0) for version in versions)])
-    records.set_ylim(0, 1.1 * highest or 1.0)
-
-
-def _time_unit(span: float) -> tuple[str, float]:
-    """Return the name of the largest unit of which a span has two, and its seconds."""
-    return next((unit for unit in _TIME_UNITS if span >= 2 * unit[1]), _TIME_UNITS[-1])

@@ -65,14 +65,16 @@ class TableComparison:
     @property
     def ratio(self) -> float:
         """Median ratio of all candidates; nan without common candidates of positive cost."""
-        return statistics.median(self._all) if self._all else math.nan
+        ratios = self._all
+        return statistics.median(ratios) if ratios else math.nan
 
     @property
     def spread(self) -> float:
         """Spread s of the ratios: nine tenths lie within the median times or divided by 1 + s."""
-        if len(self._all) < 2:
+        ratios, middle = self._all, self.ratio
+        if len(ratios) < 2:
             return 0.0
-        logs = sorted(abs(math.log(ratio / self.ratio)) for ratio in self._all)
+        logs = sorted(abs(math.log(ratio / middle)) for ratio in ratios)
         return math.expm1(logs[math.ceil(0.9 * len(logs)) - 1])
 
     @property
@@ -81,11 +83,13 @@ class TableComparison:
 
         Of two builds on one machine it is nominally 0.95. nan without intervals.
         """
-        theirs = dict(self.second.places())
+        theirs, ratio = dict(self.second.places()), self.ratio
+        if math.isnan(ratio):
+            return math.nan
         found: list[bool] = []
         for place, entry in self.first.places():
-            if self._all and place in theirs:
-                other = theirs[place].scaled(1 / self.ratio)
+            if place in theirs:
+                other = theirs[place].scaled(1 / ratio)
                 width = math.hypot(entry.half_width, other.half_width)
                 found += [abs(other.value - entry.value) <= width] if width else []
         return statistics.mean(found) if found else math.nan

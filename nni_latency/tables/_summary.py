@@ -348,7 +348,10 @@ class TableFit:
 
 
 def _widened(summary: Summary, error: float) -> Summary:
-    """Return a summary whose interval holds a standard deviation `error` of the logarithm besides."""
+    """Return a summary whose interval holds a standard deviation `error` of the logarithm besides.
+
+    `_pooled` combines intervals as logarithms: the low end must stay above 0, which `Cost.with_error` does not ensure.
+    """
     if not error:
         return summary
     below, above = (

@@ -89,7 +89,7 @@ def read_validation(path: str | Path) -> Validation:
 
 
 def save_validation(validation: Validation, path: str | Path) -> Path:
-    """Write a validation to its file, whole or not at all.
+    """Write a validation to a JSON file atomically; an existing file is replaced.
 
     Raises
     ------

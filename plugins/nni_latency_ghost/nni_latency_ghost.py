@@ -6,42 +6,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import nn
-
+import nni_latency.kernels as kernels
 from nni_latency import hookimpl
-from nni_latency.kernels import Domain, KernelType
 
 
-class GhostModule(nn.Module):
-    """Half of the channels by a pointwise convolution, the others from those by a depthwise one.
+def build(sizes: Mapping[str, int]) -> Any:
+    """Make the module of a configuration.
+
+    It computes half of the channels by a pointwise convolution, and the others from those by a depthwise one.
 
     Parameters
     ----------
-    channels : int
-        Of the input.
-    out : int
-        Of the output, even.
-    window : int
-        Of the depthwise convolution, odd.
+    sizes : mapping of str to int
+        ``CIN``, ``COUT``, which is even, and ``KERNEL_SIZE``, which is odd.
     """
+    # Here, not above: every command imports this module.
+    import torch
+    from torch import nn
 
-    def __init__(self, channels: int, out: int, window: int) -> None:
-        super().__init__()
-        half = out // 2
-        self.primary = nn.Sequential(nn.Conv2d(channels, half, 1, bias=False), nn.BatchNorm2d(half), nn.ReLU())
-        self.cheap = nn.Sequential(
-            nn.Conv2d(half, half, window, padding=window // 2, groups=half, bias=False), nn.BatchNorm2d(half), nn.ReLU()
-        )
+    class GhostModule(nn.Module):
+        def __init__(self, channels: int, out: int, window: int) -> None:
+            super().__init__()
+            half = out // 2
+            self.primary = nn.Sequential(nn.Conv2d(channels, half, 1, bias=False), nn.BatchNorm2d(half), nn.ReLU())
+            self.cheap = nn.Sequential(
+                nn.Conv2d(half, half, window, padding=window // 2, groups=half, bias=False),
+                nn.BatchNorm2d(half),
+                nn.ReLU(),
+            )
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Compute both halves."""
-        primary = self.primary(inputs)
-        return torch.cat([primary, self.cheap(primary)], dim=1)
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            primary = self.primary(inputs)
+            return torch.cat([primary, self.cheap(primary)], dim=1)
 
-
-def build(sizes: Mapping[str, int]) -> nn.Module:
-    """Make the module of a configuration."""
     return GhostModule(sizes["CIN"], sizes["COUT"], sizes["KERNEL_SIZE"])
 
 
@@ -50,16 +47,16 @@ def input_shapes(sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
     return [(1, sizes["CIN"], sizes["HW"], sizes["HW"])]
 
 
-def ghost_module() -> KernelType:
+def ghost_module() -> kernels.KernelType:
     """Make the kernel type; sampling begins around the configurations of GhostNet."""
     known = [(112, 16, 16), (56, 24, 72), (28, 40, 120), (14, 80, 240), (14, 112, 672), (7, 160, 960)]
-    return KernelType(
+    return kernels.KernelType(
         "ghost_module",
         {
-            "HW": Domain(1, 512),
-            "CIN": Domain(1, 2048),
-            "COUT": Domain(4, 2048),
-            "KERNEL_SIZE": Domain(3, 7, (3, 5)),
+            "HW": kernels.Domain(1, 512),
+            "CIN": kernels.Domain(1, 2048),
+            "COUT": kernels.Domain(4, 2048),
+            "KERNEL_SIZE": kernels.Domain(3, 7, (3, 5)),
         },
         input_shapes,
         build,

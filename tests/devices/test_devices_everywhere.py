@@ -84,7 +84,7 @@ def place(tmp_path_factory):
         )
         points = [
             metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP),
-            metadata.EntryPoint("onnxruntime", "nni_latency_onnxruntime", GROUP),
+            metadata.EntryPoint("onnxruntime", "nni_latency_onnxruntime.plugin", GROUP),
         ]
         registry = collect(points)
         use_registry(patch, registry)

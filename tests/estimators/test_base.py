@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import Estimate, LayerEstimator
+from nni_latency.estimators import Estimate, LayerEstimator, break_down
+from nni_latency.operators import export_onnx
 from nni_latency.platforms import Platform
 
 _estimates = st.builds(
@@ -74,6 +75,15 @@ def test_layer_estimator_adds_up_the_operators_and_calibrates():
     answer = _ByKind().estimate(model, torch.zeros(1, 3, 4, 4))
     assert answer.value == 1.5 * 5
     assert answer.missing == ("relu",)
+
+
+def test_layer_estimator_takes_an_onnx_file_as_it_takes_the_network(tmp_path):
+    pytest.importorskip("onnx")
+    model, inputs = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1)).eval(), torch.zeros(1, 3, 4, 4)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(export_onnx(model, [inputs]).serialised())
+    for answer in (_ByKind().estimate(path), break_down(_ByKind(), path).total):
+        assert answer == _ByKind().estimate(model, inputs)
 
 
 def test_layer_estimator_needs_inputs():

@@ -13,7 +13,14 @@ import pytest
 
 from nni_latency.documents import load
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
-from nni_latency.estimators import TableEstimator, break_down
+from nni_latency.estimators import (
+    Estimate,
+    FallbackEstimator,
+    LayerEnsemble,
+    LayerEstimator,
+    TableEstimator,
+    break_down,
+)
 from nni_latency.measurement import MemoryStore, Protocol, Record, operator_times
 from nni_latency.operators import OpSpec, trace
 from nni_latency.platforms import Platform
@@ -264,6 +271,18 @@ def test_a_spell_that_slows_networks_and_not_the_reference_operator_is_taken_out
     assert samples.speeds[0] == pytest.approx(1.0, rel=0.06)
 
 
+class _Dear(LayerEstimator):
+    """An hour for every operator."""
+
+    metric = "latency"
+
+    def __init__(self, platform):
+        self.platform = platform
+
+    def estimate_op(self, op):
+        return Estimate(3600.0, 3600.0, 3600.0)
+
+
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
 def test_operators_that_no_output_depends_on_count_where_they_run(runtime, tmp_path):
     def latency(op):
@@ -276,9 +295,15 @@ def test_operators_that_no_output_depends_on_count_where_they_run(runtime, tmp_p
     ignored = [key for key in table.by_op if "kernel_size=5" in key]
     assert len(ignored) == (runtime == "torch")
     estimator = TableEstimator(table)
+    made = [
+        estimator,
+        FallbackEstimator(table, _Dear(table.platform)),
+        LayerEnsemble(members=[estimator, TableEstimator(table)]),
+    ]
     for sample in draw_samples(space, 8):
         network = network_of(space, sample)()
         traced = trace(network, example_inputs_of(space))
         true = sum(latency(item.op) for item in traced.operators)
-        assert estimator.estimate(network, example_inputs_of(space)).value == pytest.approx(true, rel=1e-3)
-        assert break_down(estimator, network, example_inputs_of(space)).total.value == pytest.approx(true, rel=1e-3)
+        for item in made:
+            assert item.estimate(network, example_inputs_of(space)).value == pytest.approx(true, rel=1e-3)
+            assert break_down(item, network, example_inputs_of(space)).total.value == pytest.approx(true, rel=1e-3)

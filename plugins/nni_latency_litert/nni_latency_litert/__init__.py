@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """LiteRT (TFLite with XNNPACK) as a runtime for nni_latency."""
 
-from nni_latency_litert._conversion import convert, converter_version, weights_of
-from nni_latency_litert._runtime import LiteRt
+import lazy_loader
 
-__all__ = ["LiteRt", "convert", "converter_version", "weights_of"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

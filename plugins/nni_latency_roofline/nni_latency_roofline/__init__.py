@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The roofline model as an estimator for nni_latency."""
 
-from nni_latency_roofline._roofline import RooflineEstimator, parse_roofline
+import lazy_loader
 
-__all__ = [
-    "RooflineEstimator",
-    "parse_roofline",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
