@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: Rows that are shown of a list of any length.
 _SHOWN = 50
 
+#: From this width on there is room for all columns beside names that are not broken.
+_WIDE = 110
+
 
 def _parse_moment(text: str) -> float:
     """Return a date such as ``2026-11-01``, or how long ago, such as ``7d``, in seconds since 1970."""
@@ -110,9 +113,9 @@ def info(where: _DatabaseOptions) -> None:
         size = opened.size
         name = opened.name
     # With all that JSON holds, a row would not fit a narrow screen.
-    counts = ("campaigns", "records", "samples", "failures")
+    counts = ("campaigns", "records", "samples", "failures") if _is_wide() else ("records", "failures")
     columns = [_PLATFORM, _KIND, *(Column(name, name, metric="count") for name in counts)]
-    columns.append(Column("last", "last", lambda seconds: _date(seconds).partition(" ")[0]))
+    columns.append(_DAY)
     rows = [asdict(item) for item in found]
     grid = Grid(rows, columns, nothing="Nothing has been measured yet.")
     content = {"database": name, "size": size, "kinds": rows}
@@ -129,8 +132,11 @@ def query(wanted: _QueryOptions) -> None:
             opened, platform=wanted.platform, kind=wanted.kind, text=wanted.text, since=wanted.since
         )
         rows = [asdict(item) for item in found]
-    columns = [Column("campaign", "campaign"), Column("subject", "subject"), _PLATFORM, _KIND]
-    columns += [Column("records", "records", metric="count"), Column("latency", "latency", metric="latency"), _LAST]
+    columns = [Column("subject", "subject"), _PLATFORM]
+    if _is_wide():
+        columns = [Column("campaign", "campaign"), *columns, _KIND]
+    columns += [Column("records", "records", metric="count"), Column("latency", "latency", metric="latency")]
+    columns.append(_LAST if _is_wide() else _DAY)
     print_report(Report(Grid(rows, columns, most=_SHOWN, nothing="Nothing was found.")))
 
 
@@ -249,4 +255,9 @@ def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else ""
 
 
+def _is_wide() -> bool:
+    return results().width >= _WIDE
+
+
 _PLATFORM, _KIND, _LAST = Column("platform", "platform"), Column("kind", "kind"), Column("last", "last", _date)
+_DAY = Column("last", "last", lambda seconds: _date(seconds).partition(" ")[0])

@@ -18,12 +18,16 @@ import nni_latency.plots as plots
 from nni_latency.cli._console import named, print_lines, remarks
 from nni_latency.cli._estimator_report import acts_formula
 from nni_latency.cli._measuring import Measuring, PlatformOptions, ProtocolOptions, StoreOptions, make_runtime
+from nni_latency.cli._messages import is_verbose
 from nni_latency.cli._option import OutputOptions, grouped, option, output_option
 from nni_latency.cli._outputs import outputs
 from nni_latency.cli._report import Column, Grid, Report, ReportingCommand, print_report
 from nni_latency.errors import InvalidValueError
 from nni_latency.platforms import check_same_platform
 from nni_latency.units import format_percent, format_seconds, number_of
+
+#: Blocks whose end is explained without ``--verbose``.
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,11 @@ def _measure(
             overwrite=outputs().overwrite,
             **measuring.how,
         )
-    for block, reason in points.failures.items():
-        remarks().print(f"{escape(block)} ends before {escape(reason)}")
+    ends = [f"{block} ends before {reason}" for block, reason in points.failures.items()]
+    shown = ends if is_verbose() else ends[:_SHOWN]
+    print_lines(remarks(), shown)
+    if len(ends) > len(shown):
+        remarks().print(f"and {len(ends) - len(shown)} more blocks end early; --verbose lists them")
     print_lines(remarks(), points.remarks)
     spreads = sorted((point.high - point.low) / (2 * point.value) for point in points.points)
     low, high = min(points.latencies), max(points.latencies)

@@ -306,9 +306,14 @@ class _Layout:
         ]
 
 
-#: From roomy to close; what fits first is taken.
+#: Longer than any text: headers are folded, and texts are not.
+_WHOLE = 10**9
+
+#: From roomy to close; what fits first is taken. Lines go before a name is broken, so that names can be copied.
 _LAYOUTS = (
     _Layout(None),
+    _Layout(_WHOLE),
+    _Layout(_WHOLE, framed=False),
     _Layout(24),
     _Layout(24, framed=False),
     _Layout(14, framed=False),

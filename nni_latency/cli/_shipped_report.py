@@ -9,6 +9,7 @@ from typing import Any
 import nni_latency.graphs as graphs
 import nni_latency.tables as tables
 import nni_latency.validation as validation
+from nni_latency.cli._console import results
 from nni_latency.cli._report import Column, Grid, Report
 from nni_latency.units import format_percent
 
@@ -17,25 +18,28 @@ _OWN = "this project: whole networks"
 
 _SCORES = ("mape", "within10", "spearman", "n")
 
+#: From this width on there is room for all columns beside names that are not broken.
+_WIDE = 140
+
 
 def shipped_report() -> Report:
     """Report on the tables that ship: a line a table, with its scores on networks that it was not made from."""
     rows = [_row(name, path) for name, path in tables.shipped_tables().items()]
+    wide = results().width >= _WIDE
     columns = [
         Column("table", "table"),
-        Column("metric", "metric"),
+        *([Column("metric", "metric")] if wide else []),
         Column("MAPE", "mape", format_percent, "?"),
         Column("within 10 %", "within10", format_percent, "?"),
         Column("Spearman", "spearman", "{:.3f}".format, "?"),
-        Column("networks", "networks", str, "?"),
-        Column("source", "source"),
+        *([Column("networks", "networks", str, "?"), Column("source", "source")] if wide else []),
     ]
     lines = [
         "A table is named after its space, image size, batch size and platform: device, runtime, precision, threads. "
         "'unknown' is a runtime that was not published.",
         "Errors are those of networks that the table was not made from; ? is a table without any. For sums of blocks, "
         "they are errors of the published sums, and not of whole networks on the device.",
-        "'nni-latency show TABLE' prints the remarks of a table, and its licence with --verbose.",
+        "'nni-latency show TABLE' prints the remarks of a table, and its source and licence with --verbose.",
     ]
     if graphs.shipped_predictor() is not None:
         lines.append("A predictor of whole networks ships, too: nni-latency show pretrained.")

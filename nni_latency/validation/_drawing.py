@@ -49,7 +49,7 @@ def draw_networks(plan: MeasurePlan | DrawsNetworks, n_random: int = 24, *, seed
     if n_random < 0:
         raise InvalidValueError(f"The number of random networks must be >= 0. Got {n_random}.")
     if not isinstance(plan, MeasurePlan):
-        return _checked(plan.draw(n_random, seed))
+        return _checked(plan.draw(n_random, seed), n_random)
     fixed = {layer.name: layer.default or "" for layer in plan.layers if not layer.searched}
     found: dict[str, dict[str, str]] = {}
     # Named networks come first, so that in a small space no random one replaces them.
@@ -57,10 +57,15 @@ def draw_networks(plan: MeasurePlan | DrawsNetworks, n_random: int = 24, *, seed
         network = {layer.name: {**fixed, **selection}[layer.name] for layer in plan.layers}
         if network not in found.values():
             found[name] = network
-    return _checked(found)
+    return _checked(found, n_random)
 
 
-def _checked(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _checked(found: dict[str, dict[str, Any]], n_random: int) -> dict[str, dict[str, Any]]:
+    if not found and n_random:
+        raise InvalidValueError(
+            "There is no network to validate with: the table was built from every network of the space. Build it from "
+            "fewer, with --networks."
+        )
     if not found:
         raise InvalidValueError("There is no network to validate with: ask for at least one random one.")
     return found

@@ -48,11 +48,13 @@ _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 
 _VERSION = r"\d+(?:\.\d+){2,}"
 
+_DATE = r"\d{4}-\d\d-\d\d"
+
 _UNIT = r"(?:[num]?s|min|h|[kMGT]|[kMGT]i?B|bytes?|[num]?J|[mk]?W)"
 
 _VARIABLE = re.compile(
     rf"(?P<elided>\.\.\. )|(?P<device>{DEVICE}(?=\.))"
-    rf"|(?P<version>(?<![\w.-]){_VERSION}(?![\w-]))|(?P<number>(?<![\w.-]){_NUMBER}(?![\w-]|\.\d))"
+    rf"|(?P<date>\b{_DATE}\b)|(?P<version>(?<![\w.-]){_VERSION}(?![\w-]))|(?P<number>(?<![\w.-]){_NUMBER}(?![\w-]|\.\d))"
     rf"|(?P<unit>(?<=\d ){_UNIT}\b|(?<=\[){_UNIT}(?=\]))"
 )
 
@@ -116,7 +118,7 @@ def check_printed(text: str, printed: str, *, here: str = DEVICE, numbers: bool 
     """Fail unless a document shows what a command prints.
 
     Words must be the same, in order; spaces, line breaks and the frames of tables do not count. ``...`` stands for any
-    words. Versions may be others, and the device whose output is shown may be this machine.
+    words. Versions and dates may be others, and the device whose output is shown may be this machine.
 
     Parameters
     ----------
@@ -136,6 +138,8 @@ def check_printed(text: str, printed: str, *, here: str = DEVICE, numbers: bool 
             pattern += "(?:.* )?"
         elif part["device"]:
             pattern += f"(?:{DEVICE}|{re.escape(here)})"
+        elif part["date"]:
+            pattern += _DATE
         elif part["version"]:
             pattern += _VERSION
         elif part["number"]:

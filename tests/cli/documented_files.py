@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from documented import ROOT, codes
+from documented import DEVICE, ROOT, codes
 from measured_graphs import fitted, save_nodes, write_measured
 from nni_latency_service import ApiKeys
 
@@ -27,7 +27,7 @@ from nni_latency.operators import FusionRule, FusionRules, FusionTimes, features
 from nni_latency.platforms import Platform
 from nni_latency.profiling import own_model, profile_operators
 from nni_latency.spaces import draw_samples
-from nni_latency.tables import shipped_tables
+from nni_latency.tables import build_table, shipped_tables
 from nni_latency.testing import FakeMeter, FakeRuntime
 
 _NETWORK = """
@@ -103,9 +103,19 @@ def write_files(folder, run):
     run("learn", "energy", f"a30={folder}/a30_operators.csv", "--training", "trees=5", "--out", folder / "energy.json")
     for name in ("mine.sqlite", "theirs.sqlite", "colleague.sqlite"):
         DatabaseStore(str(folder / name)).close()
+    _write_campaign(folder)
     issued = ApiKeys([])
     issued.add("alice", "read")
     issued.save(folder / "keys.json")
+
+
+def _write_campaign(folder):
+    """Measure a table into the database that the commands read."""
+    plan = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.25).measure_plan()
+    runtime = FakeRuntime(lambda op: 2e-6 + 3e-11 * features_of(op).flops, platform=Platform(DEVICE, "torch"))
+    store = DatabaseStore(str(folder / "mine.sqlite"))
+    build_table(plan, runtime, Protocol(n_warmup=0, rounds=1, time_budget=600.0), folder / "small.json", store=store)
+    store.close()
 
 
 def names_of_code():

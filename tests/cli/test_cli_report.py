@@ -88,6 +88,16 @@ def test_the_values_of_a_column_have_one_unit():
     ]
 
 
+@pytest.mark.parametrize(("width", "framed"), [(88, True), (80, False)])
+def test_lines_go_before_a_name_is_broken(width, framed):
+    name = "xeon-6-167-1.onnxruntime.fp32.t1"
+    cells = [["platform", *["latency"] * 5], [name, *["123456"] * 5]]
+    shown = printed(table_of(cells, [True, *[False] * 5], "", width), width)
+    assert name in shown
+    assert ("│" in shown) == framed
+    check_lines(shown, width)
+
+
 def test_what_does_not_fit_as_columns_is_a_list_and_never_two_tables():
     headers = ["layer", *(f"latency_{number}" for number in range(12))]
     cells = [headers, *([f"layer{row}", *["0.123456"] * 12] for row in range(3))]

@@ -45,7 +45,10 @@ def test_list_is_json_and_csv(run):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_list_fits_a_narrow_screen(run, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    check_lines(run("show").stdout, width)
+    shown = run("show").stdout
+    check_lines(shown, width)
+    # Names are whole, so that they can be copied.
+    assert set(shipped_tables()) <= set(shown.split())
 
 
 def test_options_of_a_file_need_one(fails):

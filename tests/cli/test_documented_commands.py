@@ -108,7 +108,7 @@ _TABLE = """
 ┃                            ┃    [ms] ┃
 │ epyc-25-1-1.torch.fp32.t1  │    42.3 │
 │ xeon-6-167-1.torch.fp32.t1 │    20.3 │
-torch 2.13.0 on epyc-25-1-1.torch.fp32.t1, 100.0 %
+torch 2.13.0 on epyc-25-1-1.torch.fp32.t1, 100.0 %, 2026-11-28
 """
 
 
@@ -118,6 +118,7 @@ torch 2.13.0 on epyc-25-1-1.torch.fp32.t1, 100.0 %
         (_TABLE, _TABLE.replace("42.3", "42.2")),
         (_TABLE, _TABLE.replace("│", "│   ")),
         (_TABLE, _TABLE.replace("2.13.0", "2.9.1")),
+        (_TABLE, _TABLE.replace("2026-11-28", "2027-01-03")),
         (_TABLE, _TABLE.replace("on epyc-25-1-1", "on here")),
         ("...\nxeon-6-167-1.torch.fp32.t1 20.3\n...", _TABLE),
         ("platform ... 100.0 %", _TABLE),

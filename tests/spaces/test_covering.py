@@ -18,6 +18,7 @@ from nni_latency.spaces import SampledSpace, draw_samples, make_space, network_o
 
 # Private: the choice is compared with one made by hand.
 from nni_latency.spaces._covering import _choose
+from nni_latency.validation import draw_networks
 
 with quiet_nni():
     from nni.nas.nn.pytorch import LayerChoice, ModelSpace
@@ -104,3 +105,10 @@ def test_a_small_space_has_few_others():
     space = OwnSpace(widths=(8,))
     known = draw_samples(space, 4)
     assert len(SampledSpace(space, (1, 3, 16, 16), tuple(known)).draw(10)) == 2
+
+
+def test_a_table_of_every_network_leaves_none_to_validate_with():
+    space = OwnSpace(widths=(8,))
+    sampled = SampledSpace(space, (1, 3, 16, 16), tuple(draw_samples(space, 6)))
+    with pytest.raises(InvalidValueError, match=r"from every network of the space\. Build it from fewer"):
+        draw_networks(sampled)
