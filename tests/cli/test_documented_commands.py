@@ -121,7 +121,7 @@ torch 2.13.0 on epyc-25-1-1.torch.fp32.t1, 100.0 %, 2026-11-28
         (_TABLE, _TABLE.replace("2026-11-28", "2027-01-03")),
         (_TABLE, _TABLE.replace("on epyc-25-1-1", "on here")),
         ("...\nxeon-6-167-1.torch.fp32.t1 20.3\n...", _TABLE),
-        ("platform ... 100.0 %", _TABLE),
+        ("platform ... 100.0 %, 2026-11-28", _TABLE),
     ],
 )
 def test_output_that_a_document_shows_is_recognised(text, printed):
