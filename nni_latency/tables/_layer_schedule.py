@@ -230,7 +230,10 @@ class Runs:
 
     def of_rounds(self, remainder: int) -> Runs:
         """Return the runs of the rounds whose number modulo 2 is `remainder`."""
-        taken = self.rounds % 2 == remainder
+        return self.of_visits(self.rounds % 2 == remainder)
+
+    def of_visits(self, taken: NDArray[np.bool_]) -> Runs:
+        """Return the runs of some visits, given whether each is one of them, (n_visits,)."""
         runs = taken[self.visits]
         return Runs(
             self.networks[runs],

@@ -28,6 +28,9 @@ _LIGHTEST = 0.25
 #: Fewest runs of a network for an estimate of its deviation, and fewest rounds that can be split into halves.
 _FEWEST_RUNS, _FEWEST_ROUNDS = 6, 4
 
+#: Fewest runs of a candidate in a fit to networks that are in one half of the rounds alone.
+_FEWEST_LEFT = 4
+
 #: Iterations of the joint fit of entries, speed and curve; it has converged by then.
 _TURNS = 4
 
@@ -36,6 +39,9 @@ TYPICAL_ERROR, _UNCERTAINTY = 0.012, 0.8
 
 #: Degrees of freedom of the deviations: heavy tails, because networks at the ends of a space deviate more.
 _FREEDOM = 4
+
+#: Square of the scale of that distribution where it is fitted to normal residuals of variance 1.
+_SCALE_OF_NORMAL = 0.687
 
 #: Least gains in log-likelihood for which costs of pairs are kept: on all networks outside of the fit, and on the
 #: repeated ones, whose times are known best.
@@ -93,23 +99,34 @@ def _fitted(
     fit = TableFit.of(runs, places, protocol)
     if len(np.unique(runs.rounds)) < _FEWEST_ROUNDS or not (runs.counts >= _FEWEST_RUNS).any():
         return fit, None
-    halves = [TableFit.of(runs.of_rounds(half), places, protocol) for half in (0, 1)]
+    sides = [runs.of_rounds(half) for half in (0, 1)]
+    fitted = [_only_here(side, other) for side, other in zip(sides, sides[::-1], strict=True)]
+    halves = [TableFit.of(side, places, protocol) for side in fitted]
     rest = Rest.of(runs, fit, halves)
     paired = None if neighbours is None else fit.with_pairs(runs, protocol, neighbours)
     if neighbours is None or paired is None:
         return fit, rest
-    # A network of both halves, as the reference networks are, must not have been fitted where it is predicted.
-    sides = [runs.of_rounds(half) for half in (0, 1)]
-    unique = [_missing_from(side.distinct, other.distinct) for side, other in zip(sides, sides[::-1], strict=True)]
     others = [
-        half.with_pairs(side, protocol, neighbours, taken)
-        for half, side, taken in zip(halves, sides, unique, strict=True)
+        half.with_pairs(side, protocol, neighbours, _missing_from(side.distinct, other.distinct))
+        for half, side, other in zip(halves, fitted, sides[::-1], strict=True)
     ]
     paired_rest = Rest.of(runs, paired, [other or half for other, half in zip(others, halves, strict=True)])
     better = (
         paired_rest.gain(rest) > _LEAST_GAIN and paired_rest.repeated().gain(rest.repeated()) > _LEAST_GAIN_REPEATED
     )
     return (paired, paired_rest) if better else (fit, rest)
+
+
+def _only_here(side: Runs, other: Runs) -> Runs:
+    """Return the runs of those networks of one half that the other half does not have.
+
+    A network of both halves, as the reference networks are, would be fitted where it is predicted: its deviation would
+    be in the costs of its candidates. All runs are returned if too few would be left of a candidate, as in a small
+    space.
+    """
+    alone = _missing_from(side.distinct, other.distinct)[side.ids]
+    left = (np.bincount(column, alone)[np.unique(column)].min() for column in side.networks.T)
+    return side.of_visits(alone[side.first]) if min(left) >= _FEWEST_LEFT else side
 
 
 def _missing_from(networks: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -128,7 +145,7 @@ def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | N
 
 @dataclass(frozen=True)
 class Rest:
-    """Networks against predictions by runs of other rounds.
+    """Networks against predictions by runs of other networks in other rounds.
 
     Parameters
     ----------
@@ -156,9 +173,14 @@ class Rest:
             rest[held_out] -= np.log(halves[1 - half].predict(runs.networks[held_out]))
         known = np.isfinite(rest)
         rest = rest - np.median(rest[known])
-        groups, count = runs.ids[known], len(runs.distinct)
-        locations = huber_locations(rest[known], groups, count)
-        errors = location_errors(rest[known] - locations[groups], groups, count)
+        count = len(runs.distinct)
+        # The scatter is that of repeated networks: a single run does not scatter about itself.
+        repeated = known & (runs.counts[runs.ids] >= _FEWEST_RUNS)
+        groups = runs.ids[repeated]
+        found = huber_locations(rest[repeated], groups, count)
+        single = group_quantiles(rest[known], runs.ids[known], count, 0.5)
+        locations = np.where(np.isfinite(found), found, single)
+        errors = location_errors(rest[repeated] - locations[groups], groups, count)
         costs = fit.predict(runs.distinct)
         light = costs <= _LIGHTEST * np.median(costs)
         taken = np.flatnonzero(np.isfinite(locations) & ~light)
@@ -400,13 +422,13 @@ def network_error(residuals: NDArray[np.float64], errors: NDArray[np.float64]) -
 
     Examples
     --------
-    >>> precise = np.full(200, 0.001)
-    >>> round(network_error(np.tile([0.03, -0.03], 100), precise), 3)
+    >>> residuals = np.random.default_rng(0).normal(0, 0.03, 5000)
+    >>> round(network_error(residuals, np.full(5000, 0.001)), 2)
     0.03
     """
-    variance = _ERRORS[:, None] ** 2 + errors**2
-    # Student's t in place of the normal density.
-    evidence = -0.5 * (np.log(variance) + (_FREEDOM + 1) * np.log1p(residuals**2 / (_FREEDOM * variance))).sum(axis=1)
+    # Student's t in place of the normal density. Its scale is less than the standard deviation.
+    scale = _SCALE_OF_NORMAL * (_ERRORS[:, None] ** 2 + errors**2)
+    evidence = -0.5 * (np.log(scale) + (_FREEDOM + 1) * np.log1p(residuals**2 / (_FREEDOM * scale))).sum(axis=1)
     evidence -= 0.5 * (np.log(_ERRORS / TYPICAL_ERROR) / _UNCERTAINTY) ** 2
     posterior = np.exp(evidence - evidence.max())
     return float(np.sqrt(posterior @ _ERRORS**2 / posterior.sum()))

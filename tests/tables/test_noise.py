@@ -114,6 +114,13 @@ def test_network_error_of_no_network_is_what_is_usual():
 # A table and a validation
 
 
+@pytest.mark.parametrize("error", [0.012, 0.03])
+def test_network_error_is_not_hidden_by_networks_of_every_round(error):
+    """Costs of candidates that are fitted to a network follow its deviation, so it must be predicted from others."""
+    found = [build(Machine(seed, quiet=True, error=error)).network_error for seed in range(6)]
+    assert np.mean(found) == pytest.approx(error, rel=0.3)
+
+
 def _validated(seed, **options):
     table = build(Machine(seed, **options))
     return validate(TableEstimator(table), PLAN, measure(Machine(seed + 1000, space=seed, **options)))
@@ -146,6 +153,11 @@ def test_lightest_network_is_predicted_on_a_busy_machine(busy):
 @pytest.mark.slow
 def test_intervals_hold_what_they_promise(busy):
     assert 0.9 <= np.mean([found.coverage for found in busy]) <= 0.97
+
+
+@pytest.mark.slow
+def test_intervals_hold_what_they_promise_on_quiet_machines():
+    assert 0.9 <= np.mean([_validated(seed, quiet=True).coverage for seed in range(10)]) <= 0.99
 
 
 @pytest.mark.slow
