@@ -64,7 +64,7 @@ def _checked(found: dict[str, dict[str, Any]], n_random: int) -> dict[str, dict[
     if not found and n_random:
         raise InvalidValueError(
             "There is no network to validate with: the table was built from every network of the space. Build it from "
-            "fewer, with --networks."
+            "fewer networks."
         )
     if not found:
         raise InvalidValueError("There is no network to validate with: ask for at least one random one.")
