@@ -113,8 +113,7 @@ def _measure(
     shown = ends if is_verbose() else ends[:_SHOWN]
     print_lines(remarks(), shown)
     if len(ends) > len(shown):
-        more = number_of(len(ends) - len(shown), "more block ends", "more blocks end")
-        remarks().print(f"and {more} early; --verbose lists them")
+        remarks().print(f"{number_of(len(ends), 'series', 'series')} ended early in all; --verbose lists them")
     print_lines(remarks(), points.remarks)
     spreads = sorted((point.high - point.low) / (2 * point.value) for point in points.points)
     low, high = min(points.latencies), max(points.latencies)
