@@ -59,7 +59,7 @@ def _evolution_conclusion(versions: Sequence[PredictorVersion]) -> str:
     legend = "blue: the version that answers; rings: the version before it, on the same held-out records"
     if not later:
         return f"{number_of(len(versions), 'version')} of predictors, none to compare yet\n{legend}"
-    return f"{better} of {number_of(len(later), 'later version')} are better than the version before\n{legend}"
+    return f"Better than the version before: {better} of {number_of(len(later), 'later version')}\n{legend}"
 
 
 def _draw_row(records: Axes, moments: Axes, name: str, versions: Sequence[PredictorVersion]) -> None:
