@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from measured_graphs import FAST, SLOW, fitted, measured, network
@@ -81,15 +82,10 @@ def test_five_networks_are_too_few_to_keep_some_apart(predictor):
     assert (learned.kept_apart, learned.error) == (0, None)
 
 
-@dataclass
-class _File:
-    """A network of a family that was written."""
+class _File(datasets.NetworkFile):
+    """A network of a family, as if its file had been written."""
 
-    name: str
-    family: str
-    seed: int
-    batch_size: int = 1
-    graph: object = field(default_factory=lambda: network([8, 8]))
+    graph = network([8, 8])
 
     @property
     def key(self):
@@ -108,7 +104,8 @@ class _Machine:
     def files(self, members):
         for family, seed in members:
             self.now += 2
-            yield _File(f"{family.name}-{seed:05}", family.name, seed)
+            name = f"{family.name}-{seed:05}"
+            yield _File(name, Path(f"{name}.onnx"), family.name, seed)
 
     def measure(self, files, runtime, *, protocol, facts, on_progress, fresh=False):
         self.calls.append((len(files), fresh))
