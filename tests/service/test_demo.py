@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import os
 import signal
@@ -34,8 +35,12 @@ def environment(tmp_path):
         described = tmp_path / f"nni_latency_{name}-0.1.0.dist-info"
         described.mkdir()
         (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nni_latency_{name}\nVersion: 0.1.0\n")
-        (described / "entry_points.txt").write_text(f"[nni_latency]\n{name} = nni_latency_{name}\n")
-        folders.append(str(_ROOT / "plugins" / f"nni_latency_{name}"))
+        plugin = _ROOT / "plugins" / f"nni_latency_{name}"
+        setup = configparser.ConfigParser()
+        setup.read(plugin / "setup.cfg", encoding="utf-8")
+        points = setup["options.entry_points"]["nni_latency"]
+        (described / "entry_points.txt").write_text(f"[nni_latency]{points}\n")
+        folders.append(str(plugin))
     kept = {name: value for name, value in os.environ.items() if name != "NNI_LATENCY_PLUGINS"}
     return {**kept, "PYTHONPATH": os.pathsep.join(folders), "TMPDIR": str(tmp_path), "DEMO_MARK": uuid.uuid4().hex}
 
