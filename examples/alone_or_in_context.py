@@ -144,7 +144,7 @@ def report(trial: Trial, alone: Costs) -> None:
     show(line, lambda network: float(slope * total(interleaved, network) + offset))
     show("in context, balanced rounds, lower quartile", lambda network: total(in_context, network))
     runs = np.array([total(in_context, network) for network, _ in trial.runs])
-    factor, _ = fit_residency(runs, [seconds for _, seconds in trial.runs], 0.25)
+    factor, _ = fit_residency(runs, [seconds for _, seconds in trial.runs])
     show("the same, calibrated by the same runs", lambda network: factor * total(in_context, network))
 
 

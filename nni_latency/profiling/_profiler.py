@@ -228,7 +228,7 @@ class OperatorProfiler:
 
     @cached_property
     def _samples(self) -> OperatorSamples:
-        """Times of the models and their calls relative to the reference operator."""
+        """Times of the models and their calls at the machine's usual speed."""
         calls = {model.key: model.network_calls for model in self.models}
         samples = OperatorSamples(calls, self.protocol)
         records = sorted((item for key in calls for item in self._visits(key)), key=lambda record: record.round)
@@ -254,8 +254,8 @@ class OperatorProfiler:
 
     def _model(self, model: ProfiledModel, parts: Mapping[str, Part]) -> ModelProfile:
         whole, visits = self._samples.whole(model.key), self._visits(model.key)
-        calls = np.concatenate([np.asarray(record.parts) / record.reference for record in visits])
-        taken = np.quantile(model.network_calls.modules.times(calls), self.protocol.statistic, axis=0)
+        times = model.network_calls.modules.times(self._samples.calls(model.key))
+        taken = np.quantile(times, self.protocol.statistic, axis=0)
         # Rounding must not make the parts exceed the whole.
         factor = whole.value / math.fsum(part.seconds for part in parts.values())
         return ModelProfile(
@@ -264,7 +264,7 @@ class OperatorProfiler:
             whole.high,
             name=model.name,
             inputs=model.trace.inputs,
-            marked=float(taken.sum()) * self._samples.unit,
+            marked=float(taken.sum()),
             parts={key: Part(part.count, part.seconds * factor) for key, part in parts.items()},
             watts=_watts(visits),
             n_samples=whole.n_samples,

@@ -22,7 +22,7 @@ from nni_latency.measurement import (
 )
 from nni_latency.platforms import Platform
 from nni_latency.tables._entries import Entry
-from nni_latency.tables._operators import OperatorSamples, Place, operator_entries, reference_of
+from nni_latency.tables._operators import OperatorSamples, Place, operator_entries
 
 #: Kinds of campaigns that measure operators inside networks, and operators standalone.
 IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"
@@ -157,8 +157,7 @@ def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -
     """Add the networks of a campaign to an index, and return the places of their operators."""
     subjects = {key: item for key, item in campaign.subjects.items() if item["kind"] == "network"}
     calls = {key: NetworkCalls.read(item["specification"]) for key, item in subjects.items()}
-    specifications = {key: item["specification"] for key, item in subjects.items()}
-    samples = OperatorSamples(calls, protocol, reference_of(specifications))
+    samples = OperatorSamples(calls, protocol)
     rounds: dict[int, list[Record]] = {}
     failed = {failure.subject for failure in campaign.failures}
     for record in campaign.records:

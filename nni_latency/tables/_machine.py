@@ -50,11 +50,11 @@ _COMMON_COUNT = 6.0
 _SAVINGS = np.linspace(0.0, 0.6, 121)
 _USUAL_SAVING, _SAVING_DEVIATION = 0.18, 0.08
 
+#: A lesser saving is none.
+_LEAST_SAVING = 0.01
+
 #: Scale as a share of the median network's sum. Runs determine the saving, but hardly the scale separately.
 _SCALE = 0.3
-
-#: Least log-likelihood ratio for which the curve is kept.
-_LEAST_EVIDENCE = 2.0
 
 #: Least ratio of the longest to the shortest run for which a curve is fitted.
 _LEAST_RANGE = 1.5
@@ -63,7 +63,14 @@ _LEAST_RANGE = 1.5
 _LEAST_NOISE = 1e-6
 
 
-def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats | None = None) -> Floats:
+def local_speed(
+    excess: Floats,
+    reference: Floats,
+    usual: float,
+    moments: Floats | None = None,
+    *,
+    largest: float = _LARGEST_EXCESS,
+) -> Floats:
     """Return the slowness of the machine at each visit, as a logarithm, from its neighbours and the reference operator.
 
     The visit itself is excluded: its excess may be due to its network.
@@ -78,10 +85,12 @@ def local_speed(excess: Floats, reference: Floats, usual: float, moments: Floats
         Quantile of the speeds that is defined as 0.
     moments : ndarray of shape (n_visits,), optional
         Times at which visits began [s], in order. By default visits are equally long.
+    largest : float, default=0.4
+        Clipping of the deviation of a visit, or three standard deviations if that is more.
     """
     places = np.arange(len(excess), dtype=np.float64) if moments is None else moments / _SECONDS
     centred, operator = excess - np.median(excess), reference - np.median(reference)
-    limit = max(_LARGEST_EXCESS, _MOST_DEVIATIONS * deviation(centred))
+    limit = max(largest, _MOST_DEVIATIONS * deviation(centred))
     clipped = np.clip(centred, -limit, limit)
     near = _neighbours(np.column_stack([clipped, operator]), places)
     columns = np.column_stack([near[:, 0], operator, near[:, 1]])
@@ -302,7 +311,8 @@ def fit_residency(
     """Fit the factor and the curve that map sums of entries to times of whole networks.
 
     The scale is a fixed share of the median sum. The factor is the Huber location of the residuals of the curve, and
-    the saving maximises the posterior under a weak prior, 0.18 +- 0.08.
+    the saving maximises the posterior under a weak prior, 0.18 +- 0.08: runs that scatter too much to show a curve
+    leave the usual one.
 
     Parameters
     ----------
@@ -318,7 +328,7 @@ def fit_residency(
     calibration : float
         Factor of the sums.
     residency : Residency or None
-        Curve over the calibrated sums; None if a likelihood ratio does not favour it over a plain factor.
+        Curve over the calibrated sums; None if the saving is next to nothing, or all networks are alike.
     """
     parts, logs = np.asarray(sums, dtype=np.float64), np.log(np.asarray(totals) / np.asarray(sums))
     if parts.max() < _LEAST_RANGE * parts.min():
@@ -330,7 +340,7 @@ def fit_residency(
     noise = max(_LEAST_NOISE, min(map(deviation, rest - np.median(rest, axis=1)[:, None])))
     factors, losses = _huber_rows(rest, shares, noise)
     best = int(np.argmin(losses + ((_SAVINGS - _USUAL_SAVING) / _SAVING_DEVIATION) ** 2 / 2))
-    if losses[0] - losses[best] < _LEAST_EVIDENCE:
+    if _SAVINGS[best] < _LEAST_SAVING:
         return math.exp(factors[0]), None
     factor = math.exp(factors[best])
     return factor, Residency(float(_SAVINGS[best]), scale * factor)

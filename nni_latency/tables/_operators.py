@@ -27,10 +27,10 @@ from nni_latency.measurement import (
     quantile,
 )
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.operators import OpSpec, parse_op_keys
+from nni_latency.operators import parse_op_keys
 from nni_latency.tables._entries import Entry, MeasuredNetwork
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._machine import fit_residency
+from nni_latency.tables._machine import Residency, fit_residency, local_speed
 from nni_latency.tables._operator_energy import energy_of_operators, powers_of
 from nni_latency.tables._plan import OperatorPlan
 from nni_latency.units import number_of
@@ -38,14 +38,11 @@ from nni_latency.units import number_of
 #: Kind of the campaign of a table of operators in a store.
 OPERATORS_KIND = "operators"
 
-#: Rounds of the running median of the reference network, and its tolerated random error, as a logarithm.
-_WINDOW, _CHANCE = 5, 0.05
+#: Most iterations of the alternating fit of costs and the machine's speed, and the change of speeds that ends it.
+_TURNS, _LEAST_CHANGE = 20, 0.005
 
-#: Iterations of the alternating fit of costs and factors.
-_TURNS = 30
-
-#: Shrinkage of the factor of a network to 1, as the weight of a share of its cost.
-_SHRINK = 0.05
+#: Clipping of the deviation of a visit, as a logarithm: spells in which networks are slower by a factor are real.
+_LARGEST_EXCESS = 1.0
 
 #: Weight of the prior of an operator's spread, that of its kind, in places.
 _PRIOR_PLACES = 4
@@ -64,12 +61,42 @@ class Place:
     n_samples: int
 
 
-class OperatorSamples:
-    """Times of networks and of the calls inside them, corrected for two kinds of drift.
+@dataclass(frozen=True)
+class OperatorFit:
+    """Costs of operators, fitted together with the machine's speed at every visit.
 
-    The reference operator, timed before every visit, measures the speed of the processor. Other load of the machine
-    slows down networks more than single operators; this is measured by the reference network, which is visited in every
-    round. Small changes of it are ignored, because they may be random.
+    Parameters
+    ----------
+    slowness : ndarray of shape (n_visits,)
+        Slowness of the machine at every visit, 1 at its usual speed.
+    entries : dict of str to Entry
+        Entry of every operator by its key, see `operator_entries`.
+    sums : dict of str to float
+        Sum of the entries of every network [s].
+    calibration : float
+        Factor of the sums.
+    residency : Residency or None
+        Curve over the calibrated sums, see `fit_residency`.
+    """
+
+    slowness: NDArray[np.float64]
+    entries: dict[str, Entry]
+    sums: dict[str, float]
+    calibration: float
+    residency: Residency | None
+
+    def predict(self, network: str) -> float:
+        """Return the time of a network at the machine's usual speed [s]."""
+        cost = self.sums[network] * self.calibration
+        return cost if self.residency is None else float(self.residency(cost))
+
+
+class OperatorSamples:
+    """Times of networks and of the calls inside them, at the machine's usual speed.
+
+    The speed at every visit is estimated as for tables of layers: from the reference operator before the visit, and
+    from how much longer the visits around it took than the costs of their operators say. Costs and speeds are fitted
+    alternately.
 
     Parameters
     ----------
@@ -77,86 +104,101 @@ class OperatorSamples:
         Mapping of calls to operators, by the key of the network.
     protocol : Protocol
         Protocol that determines the statistics.
-    reference : str, default=""
-        Key of the reference network, if there is one.
     """
 
-    def __init__(self, networks: Mapping[str, NetworkCalls], protocol: Protocol, reference: str = "") -> None:
-        self.networks, self.protocol, self._reference = networks, protocol, reference
+    def __init__(self, networks: Mapping[str, NetworkCalls], protocol: Protocol) -> None:
+        self.networks, self.protocol = networks, protocol
         #: Median time of the reference operator in every round [s].
         self.drift: list[float] = []
-        # By network: times relative to the reference operator, and the round of each. Not every visit times the calls.
-        self._wholes: dict[str, list[float]] = defaultdict(list)
-        self._calls: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
-        self._rounds: dict[str, list[int]] = defaultdict(list)
-        self._call_rounds: dict[str, list[int]] = defaultdict(list)
+        self._records: list[Record] = []
+        self._visits: dict[str, list[int]] = defaultdict(list)
 
     def add(self, records: Sequence[Record]) -> None:
-        """Add one round."""
-        reference = quantile([record.reference for record in records], 0.5)
+        """Add one round; visits are in the order of their times."""
         for record in records:
             (network,) = record.subjects
-            self._wholes[network] += [seconds / reference for seconds in record.whole]
-            self._calls[network] += [np.asarray(times) / reference for times in record.parts]
-            self._rounds[network] += [len(self.drift)] * len(record.whole)
-            self._call_rounds[network] += [len(self.drift)] * len(record.parts)
-        self.drift.append(reference)
-        self.__dict__.pop("speeds", None)
-
-    @cached_property
-    def speeds(self) -> NDArray[np.float64]:
-        """Return the slowdown of networks in each round, beyond that of the reference operator."""
-        rounds = np.array(self._rounds.get(self._reference, ()), dtype=int)
-        logs = np.zeros(len(self.drift))
-        if not len(rounds):
-            return np.ones(len(self.drift))
-        taken = np.log(self._wholes[self._reference])
-        for index in range(len(logs)):
-            # Rounds in which it failed use the nearest rounds that have it.
-            nearest = np.argsort(np.abs(rounds - index), kind="stable")[:_WINDOW]
-            logs[index] = np.median(taken[nearest])
-        logs -= np.median(logs)
-        return np.asarray(np.exp(np.sign(logs) * np.maximum(0.0, np.abs(logs) - _CHANCE)))
+            self._visits[network].append(len(self._records))
+            self._records.append(record)
+        self.drift.append(quantile([record.reference for record in records], 0.5))
+        self.__dict__.pop("fit", None)
 
     @property
     def measured(self) -> list[str]:
         """Networks that were visited, in their order."""
-        return [key for key in self.networks if key in self._wholes]
+        return [key for key in self.networks if key in self._visits]
+
+    @cached_property
+    def fit(self) -> OperatorFit:
+        """Costs of operators and the machine's speed at every visit, fitted alternately."""
+        reference = np.log([record.reference for record in self._records])
+        fit, excess = self._fit(np.ones(len(reference))), np.zeros(len(reference))
+        for _ in range(_TURNS):
+            for network, visits in self._visits.items():
+                usual = fit.predict(network)
+                excess[visits] = [np.log(np.asarray(self._records[visit].whole) / usual).mean() for visit in visits]
+            speed = local_speed(excess, reference, self.protocol.statistic, largest=_LARGEST_EXCESS)
+            change = np.abs(speed - np.log(fit.slowness)).max()
+            fit = self._fit(np.exp(speed))
+            if change < _LEAST_CHANGE:
+                break
+        return fit
+
+    def _fit(self, slowness: NDArray[np.float64]) -> OperatorFit:
+        """Fit the costs of operators, given the speeds."""
+        entries = operator_entries([place for network in self.measured for place in self._places(network, slowness)])
+        wholes = {network: self._whole(network, slowness).value for network in self.measured}
+        sums = {}
+        for network, whole in wholes.items():
+            known = [entries[key].value for key in self.networks[network].modules.operators if key in entries]
+            # The calls of a network whose first visits failed may not have been timed.
+            sums[network] = math.fsum(known) or whole
+        return OperatorFit(slowness, entries, sums, *fit_residency(list(sums.values()), list(wholes.values())))
 
     @property
     def unit(self) -> float:
-        """Median time of the reference operator over all rounds [s]."""
-        return quantile(self.drift, 0.5)
+        """Time of the reference operator at the machine's usual speed [s]."""
+        times = [record.reference for record in self._records] / self.fit.slowness
+        return quantile(times.tolist(), 0.5)
 
     def whole(self, network: str) -> Summary:
         """Return the time of unmarked runs of a network [s]."""
-        taken = self._steady(self._wholes[network], self._rounds[network]) * self.unit
-        return Measurement(tuple(taken.tolist()), self.protocol).summary
+        return self._whole(network, self.fit.slowness)
 
     def places(self, network: str) -> list[Place]:
         """Return the time of every operator of a network; those by modules add up to an unmarked run."""
-        if not self._calls[network]:
+        return self._places(network, self.fit.slowness)
+
+    def calls(self, network: str) -> NDArray[np.float64]:
+        """Return the time of every call in the marked runs of a network, (n_runs, n_calls) [s]."""
+        return self._calls(network, self.fit.slowness)
+
+    def _whole(self, network: str, slowness: NDArray[np.float64]) -> Summary:
+        return Measurement(tuple(self._wholes(network, slowness).tolist()), self.protocol).summary
+
+    def _places(self, network: str, slowness: NDArray[np.float64]) -> list[Place]:
+        calls = self._calls(network, slowness)
+        if not len(calls):
             return []
-        calls = self._steady(self._calls[network], self._call_rounds[network])
-        wholes = self._steady(self._wholes[network], self._rounds[network])
-        found = self.networks[network].attribute(calls * self.unit, wholes * self.unit, self.protocol)
+        found = self.networks[network].attribute(calls, self._wholes(network, slowness), self.protocol)
         return [Place(key, network, value, len(calls)) for key, value in found]
 
-    def _steady(self, ratios: Sequence[object], rounds: Sequence[int]) -> NDArray[np.float64]:
-        """Normalise times by the slowdown of their rounds."""
-        speeds = self.speeds[list(rounds)]
-        times = np.array(ratios, dtype=np.float64)
-        return np.asarray(times / (speeds if times.ndim == 1 else speeds[:, None]))
+    def _wholes(self, network: str, slowness: NDArray[np.float64]) -> NDArray[np.float64]:
+        visits = self._visits[network]
+        return np.concatenate([np.asarray(self._records[visit].whole) / slowness[visit] for visit in visits])
+
+    def _calls(self, network: str, slowness: NDArray[np.float64]) -> NDArray[np.float64]:
+        # Not every visit times the calls.
+        visits = [visit for visit in self._visits[network] if len(self._records[visit].parts)]
+        timed = [np.asarray(self._records[visit].parts) / slowness[visit] for visit in visits]
+        return np.concatenate(timed) if timed else np.empty((0, 0))
 
 
 def operator_entries(places: Sequence[Place]) -> dict[str, Entry]:
-    """Fit the cost of every timed operator.
+    """Return the cost of every timed operator: the mean over its places in networks.
 
-    The time of an operator varies between networks: with the content of the caches, the placement of a process in
-    memory, and the load of the machine at the time. The variation that all operators of a network share is modelled as
-    a factor of the network; the rest is the operator's. Costs and factors are fitted alternately, as ratios of sums, so
-    that entries add up to the networks on average: a runtime that fuses takes no time for an operator in one place and
-    its full time in another.
+    The time of an operator varies between networks, with the content of the caches and the placement of a process in
+    memory. The mean makes entries add up to the networks on average: a runtime that fuses takes no time for an operator
+    in one place and its full time in another.
 
     Parameters
     ----------
@@ -171,37 +213,10 @@ def operator_entries(places: Sequence[Place]) -> dict[str, Entry]:
     keys = list(dict.fromkeys(place.op_key for place in places))
     ops = {key: parse_op_keys(key)[0] for key in keys}
     numbers = {key: number for number, key in enumerate(keys)}
-    which = np.array([numbers[place.op_key] for place in places])
-    networks = {network: number for number, network in enumerate(dict.fromkeys(place.network for place in places))}
-    where = np.array([networks[place.network] for place in places])
-    values = np.array([place.value for place in places])
-    costs, _ = _separate(which, where, values)
-    return _entries(ops, places, keys, which, values / costs[which], costs)
-
-
-def _separate(
-    which: NDArray[np.int64], where: NDArray[np.int64], values: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return costs of operators and factors of networks; the logarithms of the factors have mean 0."""
-    taken, whole = np.bincount(which, values), np.bincount(where, values)
-    costs = taken / np.bincount(which)
-    factors = np.ones(len(whole))
-    for _ in range(_TURNS):
-        expected = np.bincount(where, costs[which])
-        factors = (whole / expected + _SHRINK) / (1 + _SHRINK)
-        factors /= np.exp(np.log(factors).mean())
-        costs = taken / np.bincount(which, factors[where])
-    return costs, factors
-
-
-def _entries(
-    ops: Mapping[str, OpSpec],
-    places: Sequence[Place],
-    keys: Sequence[str],
-    which: NDArray[np.int64],
-    ratios: NDArray[np.float64],
-    costs: NDArray[np.float64],
-) -> dict[str, Entry]:
+    which = np.array([numbers[place.op_key] for place in places], dtype=np.int64)
+    values = np.array([place.value for place in places], dtype=np.float64)
+    costs = np.bincount(which, values) / np.bincount(which)
+    ratios = values / costs[which]
     kinds = np.array([ops[key].kind for key in keys])
     squares = np.bincount(which, (ratios - 1) ** 2, len(keys))
     counts = np.bincount(which, minlength=len(keys))
@@ -278,13 +293,8 @@ def operator_schedule(plan: OperatorPlan, protocol: Protocol, *, isolated: bool 
 def _subject(plan: OperatorPlan, index: int) -> Subject:
     network = plan.networks[index]
     sample = dict(network.sample)
-    specification = {"selection": sample, "reference": index == 0, **network.subject_calls.content()}
+    specification = {"selection": sample, **network.subject_calls.content()}
     return Subject(json.dumps(sample), network.build, plan.input_shape, "network", network.calls.digest, specification)
-
-
-def reference_of(specifications: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the key of the reference network among the subjects of a campaign; empty if there is none."""
-    return next((key for key, item in specifications.items() if item.get("reference")), "")
 
 
 def operators_table(
@@ -304,35 +314,32 @@ def operators_table(
         Space, platform, input shape and coverage.
     """
     calls = {key: NetworkCalls.read(item) for key, item in specifications.items()}
-    samples = OperatorSamples(calls, schedule.protocol, reference_of(specifications))
+    samples = OperatorSamples(calls, schedule.protocol)
     for records in schedule.observed:
-        samples.add(records)
-    measured = [key for key in samples.measured if key not in schedule.failures]
-    places = [place for network in measured for place in samples.places(network)]
-    entries = operator_entries(places)
+        if kept := [record for record in records if record.subjects[0] not in schedule.failures]:
+            samples.add(kept)
+    measured, fit = samples.measured, samples.fit
     keys = [calls[network].modules.operators for network in measured]
-    sums = [math.fsum(entries[key].value for key in names if key in entries) for names in keys]
     wholes = [samples.whole(network) for network in measured]
-    calibration, residency = fit_residency(sums, [whole.value for whole in wholes])
     networks = tuple(
         MeasuredNetwork(
             value=whole.value,
             low=whole.low,
             high=whole.high,
             sample=specifications[network]["selection"],
-            entries=total,
+            entries=fit.sums[network],
             n_samples=whole.n_samples,
         )
-        for network, whole, total in zip(measured, wholes, sums, strict=True)
+        for network, whole in zip(measured, wholes, strict=True)
     )
     table = LookupTable(
         **header,
-        operators=tuple(entries.values()),
+        operators=tuple(fit.entries.values()),
         networks=networks,
         reference=networks[0].value,
         protocol=schedule.protocol,
-        calibration=calibration,
-        residency=residency,
+        calibration=fit.calibration,
+        residency=fit.residency,
         rounds=schedule.rounds,
         duration=round(schedule.spent, 3),
         drift=tuple(samples.drift),

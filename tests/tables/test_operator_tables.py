@@ -247,28 +247,51 @@ def test_times_of_calls_add_up_by_operator(space):
     assert times.sum(1) == pytest.approx(calls.sum(1))
 
 
+def _visit(plan, index, factor, reference=1.0):
+    """Return a visit of a network while the machine, and its reference operator, are slower by these factors."""
+    traced = plan.networks[index].trace
+    times = np.zeros(traced.n_calls)
+    for item in traced.operators:
+        times[item.last_call] = seconds(item.op) * factor
+    return Record(1e-3 * reference, [times.tolist()], {"latency": [float(times.sum())]}, (str(index),))
+
+
+def _samples(plan):
+    return OperatorSamples({str(index): item.subject_calls for index, item in enumerate(plan.networks)}, PROTOCOL)
+
+
+def _true(plan, index):
+    return sum(seconds(item.op) for item in plan.networks[index].trace.operators)
+
+
 def test_a_spell_that_slows_networks_and_not_the_reference_operator_is_taken_out(plan):
-    networks = len(plan.networks)
-    calls_of = {str(index): network.subject_calls for index, network in enumerate(plan.networks)}
-    samples, slow = OperatorSamples(calls_of, PROTOCOL, "0"), 2.5
-
-    def visit(index, factor):
-        calls = [seconds(item.op) for item in plan.networks[index].trace.operators]
-        times = np.zeros(plan.networks[index].trace.n_calls)
-        for item, value in zip(plan.networks[index].trace.operators, calls, strict=True):
-            times[item.last_call] = value * factor
-        return Record(1e-3, [times.tolist()], {"latency": [float(times.sum())]}, (str(index),))
-
+    samples, slow = _samples(plan), 2.5
     for number in range(24):
         factor = slow if 8 <= number < 16 else 1.0
         # Every other network is measured in the spell alone.
-        members = [index for index in range(networks) if index == 0 or (index % 2 == 0) == (factor == slow)]
-        samples.add([visit(index, factor) for index in members])
-    for index in range(networks):
-        true = sum(seconds(item.op) for item in plan.networks[index].trace.operators)
-        assert samples.whole(str(index)).value == pytest.approx(true, rel=0.06)
-    assert samples.speeds[12] > 2
-    assert samples.speeds[0] == pytest.approx(1.0, rel=0.06)
+        members = [index for index in range(len(plan.networks)) if index == 0 or (index % 2 == 0) == (factor == slow)]
+        samples.add([_visit(plan, index, factor) for index in members])
+    for index in range(len(plan.networks)):
+        assert samples.whole(str(index)).value == pytest.approx(_true(plan, index), rel=0.06)
+    slowness = samples.fit.slowness
+    assert slowness[len(slowness) // 2] > 2
+    assert slowness[0] == pytest.approx(1.0, rel=0.06)
+
+
+def test_a_speed_that_changes_within_a_round_is_taken_out(plan):
+    """A shared machine becomes slower by 70 % for a few visits; most networks are visited once or twice."""
+    random, samples = np.random.RandomState(0), _samples(plan)
+    for number in range(12):
+        members = [0, 1 + number % 4, 1 + (number + 1) % 4] if number < 6 else [0]
+        slow = random.uniform(size=len(members)) < 0.5
+        samples.add(
+            [_visit(plan, index, 1.7**turn, 1.5**turn) for index, turn in zip(members, slow.tolist(), strict=True)]
+        )
+    ratios = [entry.value / seconds(entry.op) for entry in samples.fit.entries.values()]
+    assert max(ratios) / min(ratios) < 1.1
+    for index in range(len(plan.networks)):
+        whole = samples.whole(str(index)).value
+        assert whole == pytest.approx(samples.fit.predict(str(index)), rel=0.1)
 
 
 class _Dear(LayerEstimator):
