@@ -30,9 +30,10 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import parse_op_keys
 from nni_latency.tables._entries import Entry, MeasuredNetwork
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._machine import Residency, fit_residency, local_speed
+from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors
 from nni_latency.tables._operator_energy import energy_of_operators, powers_of
 from nni_latency.tables._plan import OperatorPlan
+from nni_latency.tables._summary import network_error
 from nni_latency.units import number_of
 
 #: Kind of the campaign of a table of operators in a store.
@@ -85,9 +86,9 @@ class OperatorFit:
     calibration: float
     residency: Residency | None
 
-    def predict(self, network: str) -> float:
-        """Return the time of a network at the machine's usual speed [s]."""
-        cost = self.sums[network] * self.calibration
+    def predict(self, total: float) -> float:
+        """Return the time of a network whose entries add up to `total`, at the machine's usual speed [s]."""
+        cost = total * self.calibration
         return cost if self.residency is None else float(self.residency(cost))
 
 
@@ -131,17 +132,20 @@ class OperatorSamples:
     def fit(self) -> OperatorFit:
         """Costs of operators and the machine's speed at every visit, fitted alternately."""
         reference = np.log([record.reference for record in self._records])
-        fit, excess = self._fit(np.ones(len(reference))), np.zeros(len(reference))
+        fit = self._fit(np.ones(len(reference)))
         for _ in range(_TURNS):
-            for network, visits in self._visits.items():
-                usual = fit.predict(network)
-                excess[visits] = [np.log(np.asarray(self._records[visit].whole) / usual).mean() for visit in visits]
+            excess = self._excess(fit)
             speed = local_speed(excess, reference, self.protocol.statistic, largest=_LARGEST_EXCESS)
             change = np.abs(speed - np.log(fit.slowness)).max()
             fit = self._fit(np.exp(speed))
             if change < _LEAST_CHANGE:
                 break
         return fit
+
+    def _excess(self, fit: OperatorFit) -> NDArray[np.float64]:
+        """Return how much longer every visit took than its network usually takes, as a logarithm."""
+        usual = {network: fit.predict(total) for network, total in fit.sums.items()}
+        return np.array([np.log(np.divide(record.whole, usual[record.subjects[0]])).mean() for record in self._records])
 
     def _fit(self, slowness: NDArray[np.float64]) -> OperatorFit:
         """Fit the costs of operators, given the speeds."""
@@ -153,6 +157,35 @@ class OperatorSamples:
             # The calls of a network whose first visits failed may not have been timed.
             sums[network] = math.fsum(known) or whole
         return OperatorFit(slowness, entries, sums, *fit_residency(list(sums.values()), list(wholes.values())))
+
+    def network_error(self) -> float:
+        """Return the standard deviation of networks from the costs of operators in other networks, as a share.
+
+        It does not contain what chance explains. See `nni_latency.tables._summary.network_error`.
+        """
+        fit, numbers = self.fit, {network: number for number, network in enumerate(self.measured)}
+        total, count = defaultdict[str, float](float), defaultdict[str, int](int)
+        own = {network: defaultdict[str, list[float]](list) for network in numbers}
+        for network in numbers:
+            for place in self.places(network):
+                own[network][place.op_key].append(place.value)
+                total[place.op_key] += place.value
+                count[place.op_key] += 1
+
+        def elsewhere(network: str, key: str) -> float:
+            mine = own[network][key]
+            # The cost of an operator of this network alone is not known from others.
+            return (total[key] - math.fsum(mine)) / (count[key] - len(mine)) if count[key] > len(mine) else mine[0]
+
+        residuals = []
+        for network in numbers:
+            known = [key for key in self.networks[network].modules.operators if count[key]]
+            usual = math.fsum(elsewhere(network, key) for key in known) or fit.sums[network]
+            residuals.append(math.log(self.whole(network).value / fit.predict(usual)))
+        groups = np.array([numbers[record.subjects[0]] for record in self._records])
+        rest = self._excess(fit) - np.log(fit.slowness)
+        rest -= (np.bincount(groups, rest) / np.bincount(groups))[groups]
+        return network_error(np.array(residuals), location_errors(rest, groups, len(numbers)))
 
     @property
     def unit(self) -> float:
@@ -340,6 +373,7 @@ def operators_table(
         protocol=schedule.protocol,
         calibration=fit.calibration,
         residency=fit.residency,
+        network_error=float(f"{samples.network_error():.4g}"),
         rounds=schedule.rounds,
         duration=round(schedule.spent, 3),
         drift=tuple(samples.drift),

@@ -291,7 +291,7 @@ def test_a_speed_that_changes_within_a_round_is_taken_out(plan):
     assert max(ratios) / min(ratios) < 1.1
     for index in range(len(plan.networks)):
         whole = samples.whole(str(index)).value
-        assert whole == pytest.approx(samples.fit.predict(str(index)), rel=0.1)
+        assert whole == pytest.approx(samples.fit.predict(samples.fit.sums[str(index)]), rel=0.1)
 
 
 class _Dear(LayerEstimator):
