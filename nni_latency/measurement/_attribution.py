@@ -92,8 +92,8 @@ class NetworkCalls:
         """Return the key and cost [s] of every operator: those by modules, then those that only calls show."""
         modules, graph = attribute([self.modules, self.graph], call_times, wholes, protocol)
         found = list(zip(self.modules.operators, modules.tolist(), strict=True))
-        inner = zip(self.graph.operators, graph.tolist(), strict=True)
-        return found + [(key, value) for key, value in inner if key not in set(self.modules.operators)]
+        known, inner = set(self.modules.operators), zip(self.graph.operators, graph.tolist(), strict=True)
+        return found + [(key, value) for key, value in inner if key not in known]
 
 
 def operator_times(trace: Trace, call_times: ArrayLike) -> NDArray[np.float64]:
