@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An SSH server on the loopback address, with keys of its own, while it runs."""
+"""An SSH server on the loopback address, with keys of its own, while it runs; and a user for it with its own Python."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import contextlib
 import fcntl
 import getpass
 import os
+import pwd
+import shlex
 import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import time
+import venv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 SSHD = Path("/usr/sbin/sshd")
@@ -50,6 +55,121 @@ Host *
     StrictHostKeyChecking ask
 """
 
+#: The Python of a user: it notes every start, and has a temporary folder of its own, unless it is given one.
+_PYTHON = """#!/bin/sh
+echo "$$" >> {home}/starts
+export TMPDIR="${{TMPDIR:-{home}/tmp}}"
+exec {python} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user of the device.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    number : int
+        Its number.
+    home : Path
+        Its folder.
+    reason : str
+        Why it is the user of the tests; empty for another user.
+    entry : tuple of str
+        The program, with its first arguments, that starts a server for it.
+    """
+
+    name: str
+    number: int
+    home: Path
+    reason: str = ""
+    entry: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> str:
+        """Python of the device; that of another user has nothing but the packages that it was made with."""
+        return str(self.home / "python")
+
+    @property
+    def starts(self) -> Path:
+        """File with a line for each start of that Python."""
+        return self.home / "starts"
+
+    def left(self) -> list[Path]:
+        """Return its temporary files; those of another user wherever they are, and its processes."""
+        found = list((self.home / "tmp").iterdir())
+        for path in () if self.reason else (*Path("/tmp").iterdir(), *Path("/proc").glob("[0-9]*/cmdline")):
+            with contextlib.suppress(OSError):
+                # A process that has ended may still be listed, without its words.
+                if path.lstat().st_uid == self.number and (path.name != "cmdline" or path.read_bytes()):
+                    found.append(path)
+        return found
+
+    def assert_nothing_is_left(self) -> None:
+        """Wait until no temporary file and no process is left."""
+        limit = time.monotonic() + 60
+        while self.left() and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert not self.left()
+
+
+@contextlib.contextmanager
+def device_account(*packages: str) -> Iterator[Account]:
+    """Make another user, whose Python has these packages alone; it takes root, and a Linux that lets root mount.
+
+    The server has a mount namespace, where ``/etc/passwd`` is another file, the packages are in an environment, and the
+    tests and the home of their user cannot be seen. Nothing of this is seen outside. Where it cannot be made, this is
+    the user of the tests, with their Python.
+    """
+    # Other users do not reach the temporary folder of the tests.
+    place = Path(tempfile.mkdtemp(prefix="nni_latency_device", dir="/tmp"))
+    try:
+        place.chmod(0o711)
+        account = _other_account(place, packages)
+        python = account.home / "env" / "bin" / "python"
+        try:
+            number = str(account.number)
+            user = ["setpriv", "--reuid", number, "--regid", number, "--clear-groups"]
+            subprocess.run(
+                [*account.entry, *user, python, "-c", ""], check=True, capture_output=True, text=True, timeout=60
+            )
+            for path in (account.home, account.home / "tmp"):
+                os.chown(path, account.number, account.number)
+        except (OSError, subprocess.CalledProcessError) as error:
+            lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
+            reason = f"another user cannot be made here: {lines[-1]}"
+            account, python = Account(getpass.getuser(), os.geteuid(), account.home, reason), Path(sys.executable)
+        Path(account.python).write_text(_PYTHON.format(home=account.home, python=python))
+        Path(account.python).chmod(0o755)
+        yield account
+    finally:
+        shutil.rmtree(place)
+
+
+def _other_account(place: Path, packages: Sequence[str]) -> Account:
+    """Return another user and how a program is started that knows it, be it possible or not."""
+    name, number, home, base = "board", 60_001 + os.getpid() % 4_000, place / "home", place / "base"
+    for folder in (base, home / "tmp"):
+        folder.mkdir(parents=True)
+    users = Path("/etc/passwd").read_text()
+    (place / "passwd").write_text(f"{users.rstrip()}\n{name}:*:{number}:{number}::{home}:/bin/sh\n")
+    venv.EnvBuilder(symlinks=True).create(home / "env")
+    (site,) = home.glob("env/lib/python*/site-packages")
+    bind, read_only = ("mount", "--bind"), ("mount", "-o", "bind,ro")
+    steps = [(*bind, place / "passwd", "/etc/passwd"), (*read_only, sys.base_prefix, base)]
+    for package in map(metadata.distribution, packages):
+        for part in {file.parts[0] for file in package.files or () if ".." not in file.parts}:
+            (site / part).mkdir()
+            steps.append((*read_only, package.locate_file(part), site / part))
+    # These are the tests and the home of root; the Python on which the environment stands may be below one of them.
+    for hidden in (Path(__file__).parents[1], pwd.getpwuid(0).pw_dir):
+        steps.append(("mount", "-t", "tmpfs", "-o", "mode=711", "none", hidden))
+    steps += [("mkdir", "-p", sys.base_prefix), (*read_only, base, sys.base_prefix)]
+    script = " && ".join(shlex.join(map(str, step)) for step in steps) + ' && exec "$@"'
+    return Account(name, number, home, entry=("unshare", "--mount", "sh", "-c", script, "sh"))
+
 
 @dataclass(frozen=True)
 class SshServer:
@@ -60,6 +180,8 @@ class SshServer:
     folder : Path
         Its files: ``host`` and ``user``, the private keys; ``keys``, who may log in; ``known``, the known hosts of the
         client, which is the program ``bin/ssh``.
+    user : str
+        Who logs in.
     port : int
         Where it listens.
     process : subprocess.Popen
@@ -67,13 +189,14 @@ class SshServer:
     """
 
     folder: Path
+    user: str
     port: int
     process: subprocess.Popen[bytes]
 
     @property
     def address(self) -> str:
         """User, host and port."""
-        return f"{getpass.getuser()}@127.0.0.1:{self.port}"
+        return f"{self.user}@127.0.0.1:{self.port}"
 
     @property
     def binaries(self) -> Path:
@@ -101,10 +224,15 @@ class SshServer:
 
 
 @contextlib.contextmanager
-def running_ssh_server(*options: str) -> Iterator[SshServer]:
-    """Start a server as the user of the tests, with more lines of configuration; no file of the system changes."""
-    folder = Path(tempfile.mkdtemp(prefix="nni_latency_ssh"))
+def running_ssh_server(*options: str, account: Account | None = None) -> Iterator[SshServer]:
+    """Start a server with more lines of configuration, as the user of the tests; no file of the system changes.
+
+    By default, this user logs in.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="nni_latency_ssh", dir=account and account.home.parent))
     try:
+        # The user who logs in reads ``keys``.
+        folder.chmod(0o711)
         for key in ("host", "other", "user", "stranger"):
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", folder / key],
@@ -117,8 +245,9 @@ def running_ssh_server(*options: str) -> Iterator[SshServer]:
         (folder / "bin").mkdir()
         (folder / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {client} -F {folder}/ssh_config "$@"\n')
         (folder / "bin" / "ssh").chmod(0o755)
-        with _separation(), _running(folder, options) as (port, process):
-            server = SshServer(folder, port, process)
+        entry = account.entry if account else ()
+        with _separation(), _running(folder, options, entry) as (port, process):
+            server = SshServer(folder, account.name if account else getpass.getuser(), port, process)
             server.know_host()
             yield server
     finally:
@@ -151,14 +280,16 @@ def _separation() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, options: Sequence[str]) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def _running(
+    folder: Path, options: Sequence[str], entry: Sequence[str]
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Run the server until it is no longer needed; yield its port and its process."""
     for _ in range(10):
         port = _free_port()
         (folder / "sshd_config").write_text("\n".join([_CONFIGURATION.format(folder=folder, port=port), *options]))
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", folder / "sshd_config"],
+                [*entry, SSHD, "-D", "-e", "-f", folder / "sshd_config"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

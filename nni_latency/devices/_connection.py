@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import shutil
@@ -35,13 +36,23 @@ _BLOCK = 2**20
 
 #: What the shell of a device runs for `Connection.run`: the program with the first bytes of the standard input. The
 #: rest of the input is a lifeline: when it ends, because this machine gave up, crashed or was cut off, the program is
-#: ended.
+#: ended. Its end cannot be read while the program leaves bytes before it. Until these are taken, an empty line is
+#: written to the standard error every second, which fails once the connection is closed, and $2 seconds are counted.
 _WITH_LIFELINE = """
-n=$1; shift
+n=$1 t=$2; shift 2
 exec 3<&0
 trap '{ kill "$p"; sleep 1; kill -9 "$p"; } 2>/dev/null; exit 143' TERM HUP
 watch='while read -r x; do :; done; kill "$0"'
-{ [ "$n" = 0 ] || head -c "$n" <&3 || exit; sh -c "$watch" $$ <&3 3<&- >/dev/null 2>&1 & } | "$@" 3<&- &
+probe='t=$1; while [ "$t" -gt 0 ] && sleep 1 >/dev/null && (echo); do t=$((t - 1)); done; kill "$0"'
+{
+    [ "$n" = 0 ] || {
+        sh -c "$probe" $$ "$t" 3<&- >&2 2>/dev/null &
+        head -c "$n" <&3; c=$?
+        kill $!
+        [ "$c" = 0 ] || exit
+    }
+    sh -c "$watch" $$ <&3 3<&- >/dev/null 2>&1 &
+} | "$@" 3<&- &
 p=$!
 exec 3<&-
 wait "$p"
@@ -75,7 +86,7 @@ class Completed:
         Its exit code; 128 and the number of the signal that ended it, as shells count. 254 may stand for 255, which
         says in `ssh` and `adb` that the connection was lost.
     out, err : bytes
-        What it wrote.
+        What it wrote; in `err`, an empty line for every second in which it left some of its input.
     """
 
     code: int
@@ -182,7 +193,9 @@ class Connection(PluggableContext, ABC):
             If the connection fails, or the program takes longer.
         """
         length = data.stat().st_size if isinstance(data, Path) else len(data)
-        process = self.start(["sh", "-c", _WITH_LIFELINE, "sh", str(length), *command])
+        # There it is ended after it is given up here.
+        limit = math.ceil(timeout + _GRACE)
+        process = self.start(["sh", "-c", _WITH_LIFELINE, "sh", str(length), str(limit), *command])
         lifeline, process.stdin = process.stdin, None
         assert lifeline is not None
         feeder = threading.Thread(target=_feed, args=(lifeline, data), daemon=True)

@@ -52,7 +52,8 @@ def check_connection(connection: Connection) -> None:
     folder = connection.make_folder()
     try:
         _check_files(connection, folder)
-        _check_timeout(connection, folder)
+        for name, data in (("all", b""), ("none", _DATA)):
+            _check_timeout(connection, f"{folder}/{name}", data)
     finally:
         connection.remove_folder(folder)
     expect(connection.run(["test", "-e", folder]).code == 1, "remove_folder must remove the folder.")
@@ -145,16 +146,17 @@ def _check_files(connection: Connection, folder: str) -> None:
         expect(connection.description in sentence, f"{place} must name the device. Got {sentence!r}.")
 
 
-def _check_timeout(connection: Connection, folder: str) -> None:
-    script = f"echo $$ > '{folder}/number'; exec sleep 600"
+def _check_timeout(connection: Connection, path: str, data: bytes) -> None:
+    """Check that a program is ended which takes too long, and takes none of its input."""
+    script = f"echo $$ > '{path}'; exec sleep 600"
     # On a slow device it may be ended before it has begun.
     for timeout in (1, 4, 16):
-        sentence = _error_of(partial(connection.run, ["sh", "-c", script], timeout=timeout))
+        sentence = _error_of(partial(connection.run, ["sh", "-c", script], data=data, timeout=timeout))
         expected = f"did not end within {timeout} s"
         expect(expected in sentence, f"run must end programs that take too long. Got {sentence!r}.")
-        if connection.run(["test", "-s", f"{folder}/number"]).code == 0:
+        if connection.run(["test", "-s", path]).code == 0:
             break
-    number = connection.fetch(f"{folder}/number").decode().strip()
+    number = connection.fetch(path).decode().strip()
     limit = time.monotonic() + _LONGEST
     while connection.run(["sh", "-c", f"kill -0 {int(number)}"]).code == 0:
         expect(time.monotonic() < limit, "A program that takes too long must be ended on the device, too.")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that measures, with ONNX Runtime on a device that is reached by SSH: this machine behind a server."""
+"""Every command that measures, with ONNX Runtime on a device that is reached by SSH: this machine behind a server.
+
+Where it can be made, another user with nothing but the runtime and numpy measures there.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,6 @@ import gc
 import json
 import os
 import shutil
-import sys
-import tempfile
-import time
 from importlib import metadata
 from pathlib import Path
 from unittest import mock
@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from measured_graphs import use_few_networks
 from registries import use_registry
 from sklearn.utils import Bunch
-from ssh_server import SSHD, running_ssh_server
+from ssh_server import SSHD, device_account, running_ssh_server
 from torch import nn
 
 from nni_latency import micro_benchmarks
@@ -60,27 +60,22 @@ _ROUGH = ("--protocol", "half_width=0.5", "--budget", "10min")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Run a server with a device ``board`` in a folder with a network; yield the folder and that of the device."""
+    """Run a server with a device ``board``; yield a folder with a network, and the account on the device."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     here = tmp_path_factory.mktemp("here")
     (here / "net.py").write_text(_NETWORK)
     with (
-        running_ssh_server() as server,
-        tempfile.TemporaryDirectory(prefix="t") as folder,
+        device_account("numpy", "onnxruntime") as account,
+        running_ssh_server(account=account) as server,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.syspath_prepend(_PLUGIN)
         patch.setenv("PATH", f"{server.binaries}:{os.environ['PATH']}")
-        # Notes every start, and has a folder for temporary files; the agent gives its worker another one.
-        python = here / "python"
-        export = f"export TMPDIR=${{TMPDIR:-{folder}}}"
-        python.write_text(f'#!/bin/sh\necho "$$" >> {here}/starts\n{export}\nexec {sys.executable} "$@"\n')
-        python.chmod(0o755)
         core = min(os.sched_getaffinity(0))
         (here / "nni_latency").mkdir()
         (here / "nni_latency" / "devices.toml").write_text(
-            f'[board]\nconnection = "ssh:{server.address}"\npython = "{python}"\ncores = "{core}"\n'
+            f'[board]\nconnection = "ssh:{server.address}"\npython = "{account.python}"\ncores = "{core}"\n'
         )
         points = [
             metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP),
@@ -89,7 +84,7 @@ def place(tmp_path_factory):
         registry = collect(points)
         use_registry(patch, registry)
         patch.chdir(here)
-        yield here, Path(folder)
+        yield here, account
 
 
 @pytest.fixture(autouse=True)
@@ -101,19 +96,16 @@ def _at_the_place(place, monkeypatch):
 @pytest.fixture
 def run(place):
     """Run a command, which must succeed, use the device, and leave nothing there."""
-    here, folder = place
+    _, account = place
 
     def invoke(*words):
-        (here / "starts").unlink(missing_ok=True)
+        account.starts.unlink(missing_ok=True)
         result = CliRunner().invoke(main, list(map(str, words)))
         assert result.exit_code == 0, result.output
-        assert (here / "starts").exists(), result.output
+        assert account.starts.exists(), result.output
         # A command's process would end now.
         gc.collect()
-        limit = time.monotonic() + 60
-        while list(folder.iterdir()) and time.monotonic() < limit:
-            time.sleep(0.05)
-        assert not list(folder.iterdir())
+        account.assert_nothing_is_left()
         return result
 
     return invoke
@@ -202,4 +194,5 @@ def test_estimators_measure_there(place):
         assert 0 < estimator.estimate(network, torch.zeros(1, 3, 8, 8)).value < 0.1
         assert estimator.platform.facts["cpu_affinity"] == str(min(os.sched_getaffinity(0)))
     runtime.close()
-    assert not list(place[1].iterdir())
+    runtime.place.session.connection.close()
+    place[1].assert_nothing_is_left()

@@ -558,7 +558,8 @@ def test_process_of_a_lost_connection_ends_and_the_next_one_connects_again(devic
 
 
 @_SERVED
-def test_program_of_run_ends_on_the_device_when_the_connection_is_lost(device, server, tmp_path):
+@pytest.mark.parametrize("data", [b"", bytes(1_000_000)], ids=["input is taken", "input is left"])
+def test_program_of_run_ends_on_the_device_when_the_connection_is_lost(device, server, tmp_path, data):
     number = tmp_path / "number"
 
     def cut():
@@ -568,7 +569,7 @@ def test_program_of_run_ends_on_the_device_when_the_connection_is_lost(device, s
     cutter = threading.Thread(target=cut)
     cutter.start()
     with pytest.raises(DeviceError, match=_LOST):
-        device.run(["sh", "-c", f"echo $$ > '{number}'; exec sleep 600"])
+        device.run(["sh", "-c", f"echo $$ > '{number}'; exec sleep 600"], data=data)
     cutter.join()
     _wait_until(lambda: not Path(f"/proc/{number.read_text().strip()}").exists())
 

@@ -922,10 +922,14 @@ _LITE = """
 
 @pytest.mark.slow
 @pytest.mark.skipif("NNI_LATENCY_LITERT_PYTHON" not in os.environ, reason="no Python with litert-torch: make converter")
-def test_networks_are_converted_for_benchmark_model(tmp_path):
+def test_table_of_benchmark_model_is_solved_from_whole_networks(tmp_path):
     _plugin("nni_latency_litert", "ai_edge_litert")
     runtime = make("benchmark_model", "cpu", binary=str(_program(tmp_path / "benchmark_model", _LITE)))
     assert runtime.platform.facts["runtime.converter"]
-    small, large = (measure_network(_conv(size).eval(), _SHAPE, runtime, _QUICK).samples[0] for size in (4, 64))
-    assert 100e-6 < small < large
+    assert not runtime.supports_layer_timing
+    table = build_table(_plan(), runtime, _QUICK, tmp_path / "t.json", store="memory")
+    assert table.coverage == 1
+    values = [[entry.value for entry in layer.entries.values()] for layer in table.layers]
+    # 60 filters more, of 4 x 3 x 3, 4 and 1 numbers of 4 bytes, at a hundredth of a microsecond.
+    assert np.diff(values, axis=1).ravel() == pytest.approx([0.01e-6 * 60 * 41 * 4] * 2, rel=0.05)
     runtime.close()
