@@ -104,7 +104,7 @@ class CsvMeter(SampledMeter):
             )
 
     @classmethod
-    def of(cls, device: str, argument: str) -> CsvMeter:
+    def of(cls, device: str, argument: str = "") -> CsvMeter:
         """Make it of ``csv:FILE`` or ``csv:FILE,offset=SECONDS``."""
         path, given, seconds = argument.partition(",offset=")
         try:

@@ -89,7 +89,7 @@ class NvmlMeter(Meter):
         self._seen: dict[str, list[float]] = {}
 
     @classmethod
-    def of(cls, device: str, argument: str) -> NvmlMeter:
+    def of(cls, device: str, argument: str = "") -> NvmlMeter:
         """Make it of ``nvml``, ``nvml:energy`` or ``nvml:power``."""
         return cls(device, argument)
 
@@ -332,7 +332,7 @@ class RaplMeter(CounterMeter):
         self._counted = 0
 
     @classmethod
-    def of(cls, device: str, argument: str) -> RaplMeter:
+    def of(cls, device: str, argument: str = "") -> RaplMeter:
         """Make it of ``rapl`` or ``rapl:DOMAIN``.
 
         Raises
@@ -428,7 +428,7 @@ class ZeusMeter(CounterMeter):
         self._given = self._chip = chip
 
     @classmethod
-    def of(cls, device: str, argument: str) -> ZeusMeter:
+    def of(cls, device: str, argument: str = "") -> ZeusMeter:
         """Make it of ``zeus``."""
         return cls()
 
