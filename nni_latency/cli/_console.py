@@ -127,14 +127,16 @@ class Part:
         The bar.
     name : str
         What is done.
-    is_next : bool
-        Whether it is shown before it begins.
+    is_next : bool, optional
+        Of a part that begins with the first call: whether it is shown before. By default it begins now.
     """
 
-    def __init__(self, bar: Progress, name: str, *, is_next: bool) -> None:
+    def __init__(self, bar: Progress, name: str, *, is_next: bool | None = None) -> None:
         self._bar = bar
-        self._task = bar.add_task(name, total=1.0, left="", start=False, visible=is_next)
+        self._task = bar.add_task(name, total=1.0, left="", start=False, visible=is_next is not False)
         self._first: tuple[float, float] | None = None
+        if is_next is None:
+            self(0.0)
 
     def __call__(self, share: float, name: str | None = None) -> None:
         """Move to the share that is done, perhaps under another name; what was done at the first call took no time."""

@@ -25,22 +25,20 @@ def neighbouring_parts(
     A pair is shared by its two layers in proportion to their costs, and no part falls below zero. Intervals widen with
     the parts; the uncertainty of pairs is part of the error of whole networks.
     """
-    places = {layer: place for place, (layer, _, _) in enumerate(parts)}
-    sizes = {layer.name: layer.choices for layer in table.layers}
-    pairs = []
-    for pair in table.pairs:
-        if all(layer in places for layer in pair.layers):
-            first, second = (places[layer] for layer in pair.layers)
-            indices = [_index(sizes[layer], parts[places[layer]][1]) for layer in pair.layers]
-            pairs.append((first, second, float(pair.by_choice[indices[0], indices[1]])))
-    if not pairs:
+    if not table.pairs:
         return list(parts)
+    sizes = {layer.name: layer.choices for layer in table.layers}
+    chosen = {layer: _index(sizes[layer], choice) for layer, choice, _ in parts if layer in sizes}
     combination = combination_of(table.metric)
-    counted = [combination.counted(part) for _, _, part in parts]
-    shared = share_pairs([part.value for part in counted], pairs)
+    counted = {layer: combination.counted(part) for layer, _, part in parts}
+    shared = share_pairs(
+        {layer: part.value for layer, part in counted.items()},
+        chosen,
+        [(pair.layers, pair.by_choice) for pair in table.pairs],
+    )
     return [
-        (layer, choice, combination.counted(_changed(part, value)) if value != part.value else own)
-        for (layer, choice, own), part, value in zip(parts, counted, shared, strict=True)
+        (layer, choice, own if shared[layer] == part.value else combination.counted(_changed(part, shared[layer])))
+        for (layer, choice, own), part in zip(parts, counted.values(), strict=True)
     ]
 
 
