@@ -110,7 +110,7 @@ def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]
                 "kernels",
                 "time",
             ],
-            [_run_row(number, run, entries) for number, run in enumerate(runs)],
+            [_run_row(run, entries) for run in runs],
         ),
         "",
         "Latency: smallest, median and largest. Repeatability: the standard deviation of a network's visits as a share "
@@ -130,7 +130,7 @@ def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]
     return "\n".join(lines) + "\n"
 
 
-def _run_row(number: int, run: Mapping[str, Any], entries: Sequence[NetworkEntry]) -> list[str]:
+def _run_row(run: Mapping[str, Any], entries: Sequence[NetworkEntry]) -> list[str]:
     mine = [
         entry
         for entry in entries

@@ -215,11 +215,6 @@ class FeatureTable:
         self.names = tuple(names)
         self._known: dict[Kernel, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = {}
 
-    @property
-    def plain_names(self) -> tuple[str, ...]:
-        """Names of nn-Meter's features."""
-        return (*self.names, "FLOPS", "PARAMS")
-
     def plain(self, kernels: Sequence[Kernel]) -> Array:
         """Return nn-Meter's features, (n_kernels, n_features): configuration, FLOPs and parameters."""
         return np.array([self._described(kernel)[0] for kernel in kernels])

@@ -108,9 +108,9 @@ def load_current(store: DatabaseStore, name: str = EVOLVING) -> Any | None:
     return None if found is None else _load(store, found)
 
 
-def current_versions(store: DatabaseStore, name: str = EVOLVING) -> list[PredictorVersion]:
+def current_versions(store: DatabaseStore) -> list[PredictorVersion]:
     """Return the active versions of the network predictor and the kernel predictors."""
-    return [item for item in predictor_versions(store.database) if item.is_current and is_named(item.name, name)]
+    return [item for item in predictor_versions(store.database) if item.is_current and is_named(item.name, EVOLVING)]
 
 
 def load_version(store: DatabaseStore, number: int) -> Any:
