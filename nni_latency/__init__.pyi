@@ -10,6 +10,8 @@ from .plugins import hookimpl
 from .spaces import FBNetSpace
 from .tables import LookupTable
 
+__version__: str
+
 __all__ = [
     "Estimate",
     "Estimator",

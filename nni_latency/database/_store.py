@@ -10,11 +10,11 @@ import platform as machine
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 from sqlalchemy import func, select, update
 
+from nni_latency import __version__
 from nni_latency.database._answers import find_known
 from nni_latency.database._database import Database
 from nni_latency.database._location import MEMORY, default_location, parse_location
@@ -195,15 +195,7 @@ def open_store(location: str | os.PathLike[str] | None = None) -> Store:
 def _origin_here(header: CampaignHeader) -> Origin:
     now = time.time()
     identifier = f"{header.identity[:8]}-{secrets.token_hex(6)}"
-    return Origin(identifier, _user(), machine.node(), package_version(), now, now)
-
-
-def package_version() -> str:
-    """Return which nni_latency this is."""
-    try:
-        return metadata.version("nni_latency")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return Origin(identifier, _user(), machine.node(), __version__, now, now)
 
 
 def _user() -> str:

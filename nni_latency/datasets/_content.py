@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from nni_latency import __version__
 from nni_latency.datasets._archive import Part, write_archive
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, load_networks
 from nni_latency.measurement import NetworkSummary, quantile
@@ -69,7 +69,7 @@ class Content:
     def save(self, path: str | Path) -> NetworkSet:
         """Write the file and return its content."""
         header = {
-            "package_version": version("nni_latency"),
+            "package_version": __version__,
             "runs": self.runs,
             "networks": list(self.networks.values()),
             "latencies": self.latencies,

@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
+from nni_latency import __version__
 from nni_latency.database import (
     DatabaseStore,
     PredictorVersion,
@@ -189,7 +189,7 @@ def _compare(
         lesson.name,
         0,
         time.time(),
-        metadata.version("nni_latency"),
+        __version__,
         len(learned),
         len(held_out),
         count_stored(store.database)["records"],

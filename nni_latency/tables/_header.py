@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, PositiveFloat, model_validator
 
+from nni_latency import __version__
 from nni_latency.documents import InFile, NamedPlatform, StrictDocument
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.measurement import Protocol
@@ -82,7 +82,7 @@ class TableHeader:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     campaign: str | None = None
-    package_version: str | None = field(default_factory=lambda: version("nni_latency"))
+    package_version: str | None = __version__
 
     def __post_init__(self) -> None:
         check_metric(self.metric)

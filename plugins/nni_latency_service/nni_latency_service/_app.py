@@ -9,7 +9,6 @@ import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -19,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nni_latency import __version__
 from nni_latency.database import DatabaseStore, count_stored
 from nni_latency.documents import json_text
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
@@ -102,7 +102,7 @@ def make_app(service: LatencyService, keys: ApiKeys | None = None, hosts: Sequen
 
     app = FastAPI(
         title="nni_latency",
-        version=metadata.version("nni_latency"),
+        version=__version__,
         description="Ask for the latency of a network on a platform.",
         lifespan=lifespan,
         openapi_url="/openapi.json",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 
+from nni_latency import __version__
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError, listed
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
 from nni_latency.graphs import GraphPredictor
@@ -182,7 +182,7 @@ class LatencyQuery:
                 if estimate is not None and estimate.value > 0:
                     estimate = _with_precision(estimate, question, platform)
                     return Answer.of_estimate(
-                        estimate, key=question.key, platform=platform, predictor=name, version=_version()
+                        estimate, key=question.key, platform=platform, predictor=name, version=__version__
                     )
         return None
 
@@ -268,10 +268,3 @@ def _with_precision(estimate: Estimate, question: Question, platform: str) -> Es
     assert question.graph is not None, question
     remarks = precision_remarks((item.op for item in question.graph.operators), Platform.parse(platform).precision)
     return replace(estimate, missing=(*estimate.missing, *remarks))
-
-
-def _version() -> str:
-    try:
-        return metadata.version("nni_latency")
-    except metadata.PackageNotFoundError:
-        return "unknown"
