@@ -12,7 +12,6 @@ from nni_latency.estimators._additive import AdditiveCost
 from nni_latency.estimators._base import Estimate
 from nni_latency.estimators._chain import share_pairs
 from nni_latency.estimators._choice_cost import CostTable
-from nni_latency.operators import OpSpec
 from nni_latency.tables import LookupTable
 from nni_latency.units import combination_of
 
@@ -51,24 +50,6 @@ def _changed(part: Estimate, value: float) -> Estimate:
 def _index(choices: Sequence[str], choice: str) -> int:
     """Return the index of a choice; of a fixed layer of another size than in the table, that of its first choice."""
     return choices.index(choice) if choice in choices else 0
-
-
-def neighbouring_operators(table: LookupTable, ops: Sequence[OpSpec], parts: Sequence[Estimate]) -> list[Estimate]:
-    """Return the operators of a captured network with the costs of pairs, if they are the layers of the table."""
-    if not table.pairs or len(ops) != len(table.layers):
-        return list(parts)
-    chosen = [
-        next((choice for choice, entry in layer.entries.items() if entry.op == op), None)
-        for layer, op in zip(table.layers, ops, strict=True)
-    ]
-    named = [
-        (layer.name, choice, part)
-        for layer, choice, part in zip(table.layers, chosen, parts, strict=True)
-        if choice is not None
-    ]
-    if len(named) < len(parts):
-        return list(parts)
-    return [part for _, _, part in neighbouring_parts(table, named)]
 
 
 def paired_cost(cost: AdditiveCost, table: LookupTable, defaults: Mapping[str, str]) -> AdditiveCost:
