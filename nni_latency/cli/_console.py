@@ -20,7 +20,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+import nni_latency.estimators as estimators
 import nni_latency.tables as tables
+import nni_latency.validation as validation
 from nni_latency.cli._messages import is_new, is_quiet, is_verbose, printable
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import LISTED, listed
@@ -216,6 +218,15 @@ def print_names(console: Console, noun: str, what: str, names: Sequence[str]) ->
     """Say how many things there are of which something is true, and name a few; print nothing for none."""
     if names:
         console.print(escape(f"{number_of(len(names), noun)} {what}: {named(names)}"))
+
+
+def check_reached(requirements: Iterable[validation.Requirement], scores: estimators.Scores) -> None:
+    """Say which requirements scores miss, and end the command with code 1 if they miss any."""
+    missed = [requirement for requirement in requirements if not requirement.is_met(scores)]
+    for requirement in missed:
+        remarks().print(f"Not reached: {requirement}; it is {getattr(scores, requirement.name):.4g}.")
+    if missed:
+        raise click.exceptions.Exit(1)
 
 
 def _folded(text: Text, width: int) -> Text:

@@ -134,6 +134,11 @@ class PortableModel:
         self.held_out_: tuple[HeldOutOperator, ...] = ()
         return self
 
+    def check_fitted(self) -> None:
+        """Raise `NotFittedError` before `fit`."""
+        if not hasattr(self, "time_"):
+            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+
     def predict_time_power(self, ops: Sequence[OpSpec], device: DeviceFacts) -> tuple[Array, Array]:
         """Predict operators on a known or unseen device.
 
@@ -156,8 +161,7 @@ class PortableModel:
         NotFittedError
             Before `fit`.
         """
-        if not hasattr(self, "time_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        self.check_fitted()
         rows = kernel_features(ops, device, self.groups_)
         seconds = corrected(device.launch + roofline(ops, device), [self.time_], rows)
         watts = corrected(np.full(len(rows), device.power), [self.power_], rows)
@@ -179,8 +183,7 @@ class PortableModel:
         InvalidValueError
             If there is no training device of that name.
         """
-        if not hasattr(self, "time_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        self.check_fitted()
         if isinstance(device, DeviceFacts):
             return self.share_ * device.power
         if device not in self.devices_:
@@ -196,8 +199,7 @@ class PortableModel:
         OutputError
             If it cannot be written.
         """
-        if not hasattr(self, "time_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        self.check_fitted()
         settings = {name: getattr(self, name) for name in ("n_trees", "max_features", "random_state")}
         content = {
             **settings,
@@ -319,8 +321,7 @@ class PortableEstimator(LayerEstimator):
     def __init__(
         self, model: PortableModel, device: str | DeviceFacts, *, metric: Literal["energy", "latency"] = "energy"
     ) -> None:
-        if not hasattr(model, "devices_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        model.check_fitted()
         if metric not in ("energy", "latency"):
             raise InvalidValueError(f"The 'metric' of PortableEstimator must be energy or latency. Got {metric!r}.")
         if isinstance(device, str) and device not in model.devices_:
