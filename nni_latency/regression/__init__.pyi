@@ -12,7 +12,7 @@ from ._robust import (
     huber_weights,
     weighted_quantile,
 )
-from ._sums import Correction, corrected, nonnegative, proportional
+from ._sums import Correction, corrected, nonnegative, one_hot, proportional
 from ._trees import Tree, Trees
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "left_out",
     "negative_log_likelihood",
     "nonnegative",
+    "one_hot",
     "ordinary_weights",
     "proportional",
     "squared_distances",
