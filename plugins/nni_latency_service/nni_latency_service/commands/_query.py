@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -256,9 +256,8 @@ def _measuring(platform: str) -> Any:
         left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
         bar.update(task, completed=state.share, description=f"round {state.rounds}", left=f"at most {left} left")
 
-    shown: Callable[[measurement.Progress], None] = on_progress
     try:
-        yield shown
+        yield on_progress
     finally:
         if begun:
             bar.stop()

@@ -3,7 +3,7 @@ from ._answer import Answer, Measure
 from ._as_file import as_file
 from ._client import LatencyClient, ServiceError
 from ._machines import AllMachines, LocalMachines, Machines, RemoteMachines
-from ._query import QUERY_PROTOCOL, LatencyQuery
+from ._query import QUERY_PROTOCOL, LatencyQuery, platforms_of
 from ._question import Question
 from ._remote_estimator import RemoteEstimator
 
@@ -21,4 +21,5 @@ __all__ = [
     "RemoteMachines",
     "ServiceError",
     "as_file",
+    "platforms_of",
 ]

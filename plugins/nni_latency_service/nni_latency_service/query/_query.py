@@ -79,7 +79,7 @@ class LatencyQuery:
     def platforms(self) -> list[str]:
         """Return the sorted ids of all platforms with records, machines or predictors."""
         found = [*self.store.platforms(), *self.machines.platforms()]
-        found += [platform for predictor in self.predictors.values() for platform in _platforms_of(predictor)]
+        found += [platform for predictor in self.predictors.values() for platform in platforms_of(predictor)]
         return sorted({platform.id for platform in found})
 
     def measures_on(self, platform: str) -> bool:
@@ -173,7 +173,7 @@ class LatencyQuery:
         if question.graph is None:
             return None
         for name, predictor in sorted(self.predictors.items(), key=lambda item: _comes_later(item[1], question)):
-            if any(item.id == platform for item in _platforms_of(predictor)):
+            if any(item.id == platform for item in platforms_of(predictor)):
                 try:
                     estimate = _estimate(predictor, question, platform)
                 except (LatencyError, ArithmeticError, LookupError, TypeError, ValueError):
@@ -242,7 +242,8 @@ def _comes_later(predictor: Predictor, question: Question) -> bool:
     return question.kind == "kernel" and not isinstance(predictor, KernelPredictors)
 
 
-def _platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
+def platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
+    """Return the platforms that a predictor supports."""
     return tuple(predictor.platforms_) if isinstance(predictor, GraphPredictor) else (predictor.platform,)
 
 
