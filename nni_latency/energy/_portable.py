@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
+from nni_latency.documents import plain
 from nni_latency.energy._features import GROUPS, DeviceFacts, kernel_features, roofline
 from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.energy._portable_document import PORTABLE, HeldOutOperator, PortableDocument
@@ -208,8 +209,8 @@ class PortableModel:
             "share": self.share_,
             "powers": self.powers_,
             "bounds": self.bounds_,
-            "time": self.time_.content(),
-            "power": self.power_.content(),
+            "time": plain(self.time_),
+            "power": plain(self.power_),
         }
         return PORTABLE.save(path, content, {"held_out": (json.dumps(asdict(item)) for item in self.held_out_)})
 
@@ -228,13 +229,11 @@ class PortableModel:
     def _of_document(cls, document: PortableDocument) -> PortableModel:
         model = cls(n_trees=document.n_trees, max_features=document.max_features, random_state=document.random_state)
         model.groups_ = list(document.groups)
-        model.devices_ = {name: DeviceFacts(**dict(facts)) for name, facts in document.devices.items()}
+        model.devices_ = document.devices
         model.bounds_ = {str(metric): bound for metric, bound in document.bounds.items()}
         model.share_, model.powers_ = document.share, dict(document.powers)
-        model.held_out_ = tuple(HeldOutOperator(**dict(item)) for item in document.held_out)
-        model.time_, model.power_ = (
-            Trees.read(item.model_dump()).check(_N_FEATURES) for item in (document.time, document.power)
-        )
+        model.held_out_ = tuple(document.held_out)
+        model.time_, model.power_ = (trees.check(_N_FEATURES) for trees in (document.time, document.power))
         return model
 
 

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from ._document import ProcessDocument, TreesDocument
 from ._folds import Rows, conformal_factor, draw_folds, held_out
 from ._gaussian import CORRELATIONS, Posterior, Spectrum, ordinary_weights, squared_distances
 from ._process import Process, left_out, negative_log_likelihood
@@ -20,12 +19,10 @@ __all__ = [
     "Correction",
     "Posterior",
     "Process",
-    "ProcessDocument",
     "Rows",
     "Spectrum",
     "Tree",
     "Trees",
-    "TreesDocument",
     "conformal_factor",
     "corrected",
     "deviation",

@@ -49,37 +49,11 @@ class SettingsDocument(StrictDocument):
     random_state: int
 
 
-class LineDocument(StrictDocument):
-    """The formula: seconds by ACTS, INP and FLOP (two a multiply-add), a constant, and the second line."""
-
-    a: NotNegative
-    b: NotNegative
-    c: NotNegative
-    d: NotNegative
-    breakpoint: NotNegative
-    slope: NotNegative
-    offset: float
-
-
 class CostsDocument(StrictDocument):
     """Seconds by output, input, FLOP, parameter and call of an operator."""
 
     shared: Amounts
     groups: dict[str, Amounts]
-
-
-class CurveDocument(StrictDocument):
-    """A rising line of several pieces, over the costs by amounts."""
-
-    start: NotNegative
-    knots: list[NotNegative] = Field(min_length=1)
-    slopes: list[NotNegative] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _pieces_fit(self) -> CurveDocument:
-        if len(self.knots) != len(self.slopes) or self.knots != sorted(self.knots) or self.knots[0] != 0:
-            raise ValueError("there must be a slope for each knot, and the knots must rise from 0")
-        return self
 
 
 class WorkDocument(StrictDocument):
@@ -114,7 +88,7 @@ class ModelDocument(StrictDocument):
     """What pieces of work cost."""
 
     costs: CostsDocument
-    curve: CurveDocument | None = None
+    curve: CostCurve | None = None
     residual: ResidualDocument | None = None
 
 
@@ -127,7 +101,7 @@ class ActsDocument(StrictDocument):
     unit: Literal["s"]
     platform: PlatformDocument
     settings: SettingsDocument
-    line: LineDocument
+    line: ActsLine
     shares: dict[Literal["acts", "inp", "flops", "constant"], NotNegative] = Field(min_length=4)
     bound: Literal["memory", "compute"]
     correction: Literal["none", "curve", "residual"]
@@ -211,7 +185,7 @@ def _fit(document: ActsDocument) -> ActsFit:
     return ActsFit(
         settings=document.settings.model_dump(),
         platform=document.platform.to_platform(),
-        line=ActsLine(**document.line.model_dump()),
+        line=document.line,
         shares={str(name): share for name, share in document.shares.items()},
         bound=document.bound,
         correction=document.correction,
@@ -226,11 +200,7 @@ def _fit(document: ActsDocument) -> ActsFit:
 
 def _model(document: ModelDocument) -> CostModel:
     costs = GroupCosts(tuple(document.costs.shared), {name: tuple(row) for name, row in document.costs.groups.items()})
-    return CostModel(costs, _curve(document.curve), _residual(document.residual))
-
-
-def _curve(document: CurveDocument | None) -> CostCurve | None:
-    return None if document is None else CostCurve(document.start, tuple(document.knots), tuple(document.slopes))
+    return CostModel(costs, document.curve, _residual(document.residual))
 
 
 def _residual(document: ResidualDocument | None) -> Residual | None:
