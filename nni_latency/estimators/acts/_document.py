@@ -15,11 +15,10 @@ from pydantic import Field, PositiveFloat, model_validator
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
 from nni_latency.estimators.acts._line import ActsLine
 from nni_latency.estimators.acts._model import KERNELS, CostCurve, CostModel, GroupCosts, Residual
-from nni_latency.estimators.acts._workloads import AMOUNTS, N_TOTALS, N_TRAITS, Work
+from nni_latency.estimators.acts._workloads import N_TOTALS, N_TRAITS, Work
 from nni_latency.platforms import Platform
 
 NotNegative = Annotated[float, Field(ge=0)]
-Amounts = Annotated[list[NotNegative], Field(min_length=len(AMOUNTS), max_length=len(AMOUNTS))]
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,6 @@ class SettingsDocument(StrictDocument):
     confidence: float = Field(gt=0, lt=1)
     n_folds: int = Field(ge=2)
     random_state: int
-
-
-class CostsDocument(StrictDocument):
-    """Seconds by output, input, FLOP, parameter and call of an operator."""
-
-    shared: Amounts
-    groups: dict[str, Amounts]
 
 
 class WorkDocument(StrictDocument):
@@ -87,7 +79,7 @@ class ResidualDocument(StrictDocument):
 class ModelDocument(StrictDocument):
     """What pieces of work cost."""
 
-    costs: CostsDocument
+    costs: GroupCosts
     curve: CostCurve | None = None
     residual: ResidualDocument | None = None
 
@@ -168,7 +160,7 @@ def read_acts(path: str | Path) -> ActsFit:
 def _model_content(model: CostModel) -> dict[str, Any]:
     residual = model.residual
     return {
-        "costs": {"shared": model.costs.shared, "groups": dict(model.costs.groups)},
+        "costs": vars(model.costs),
         "curve": model.curve and vars(model.curve),
         "residual": residual
         and {
@@ -182,6 +174,7 @@ def _model_content(model: CostModel) -> dict[str, Any]:
 
 
 def _fit(document: ActsDocument) -> ActsFit:
+    model = document.model
     return ActsFit(
         settings=document.settings.model_dump(),
         platform=document.platform.to_platform(),
@@ -194,13 +187,8 @@ def _fit(document: ActsDocument) -> ActsFit:
         totals_range=(np.array(document.totals_low), np.array(document.totals_high)),
         interval_factor=document.interval_factor,
         held_out_errors=np.array(document.held_out_errors),
-        model=None if document.model is None else _model(document.model),
+        model=model and CostModel(model.costs, model.curve, _residual(model.residual)),
     )
-
-
-def _model(document: ModelDocument) -> CostModel:
-    costs = GroupCosts(tuple(document.costs.shared), {name: tuple(row) for name, row in document.costs.groups.items()})
-    return CostModel(costs, document.curve, _residual(document.residual))
 
 
 def _residual(document: ResidualDocument | None) -> Residual | None:

@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat
 from nni_latency.documents import RECORD
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts._line import fit_line
-from nni_latency.estimators.acts._workloads import START, Work, Workloads
+from nni_latency.estimators.acts._workloads import AMOUNTS, START, Work, Workloads
 from nni_latency.regression import CORRELATIONS, Posterior, Rows, Spectrum, held_out, nonnegative, squared_distances
 
 Array = NDArray[np.float64]
@@ -143,6 +143,10 @@ def held_out_errors(
     return np.asarray(np.log(seconds / held_out(len(seconds), folds, fitted)))
 
 
+#: Costs by amount [s].
+Amounts = Annotated[tuple[NonNegativeFloat, ...], Field(min_length=len(AMOUNTS), max_length=len(AMOUNTS))]
+
+
 @dataclass(frozen=True)
 class GroupCosts:
     """Costs of the amounts of work [s], for every group of operators and for those that were never seen.
@@ -155,8 +159,10 @@ class GroupCosts:
         By group and amount.
     """
 
-    shared: tuple[float, ...]
-    groups: Mapping[str, tuple[float, ...]]
+    shared: Amounts
+    groups: Mapping[str, Amounts]
+
+    __pydantic_config__ = RECORD
 
     def __call__(self, work: tuple[Work, ...]) -> NDArray[np.float64]:
         """Return the cost of every piece of work [s], positive."""
