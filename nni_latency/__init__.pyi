@@ -10,8 +10,6 @@ from .plugins import hookimpl
 from .spaces import FBNetSpace
 from .tables import LookupTable
 
-__version__: str
-
 __all__ = [
     "Estimate",
     "Estimator",

@@ -14,7 +14,6 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
-from nni_latency import __version__
 from nni_latency.database._answers import find_known
 from nni_latency.database._database import Database
 from nni_latency.database._location import MEMORY, default_location, parse_location
@@ -44,6 +43,7 @@ from nni_latency.measurement import (
     Subject,
 )
 from nni_latency.platforms import Platform
+from nni_latency.version import __version__
 
 
 class DatabaseStore(Store):

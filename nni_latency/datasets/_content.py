@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nni_latency import __version__
 from nni_latency.datasets._archive import Part, write_archive
 from nni_latency.datasets._network_set import NetworkEntry, NetworkSet, load_networks
 from nni_latency.measurement import NetworkSummary, quantile
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds, number_of
+from nni_latency.version import __version__
 
 _SUMMARY = ("value", "low", "high", "n_samples", "n_visits", "repeatability")
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nni_latency import __version__
 from nni_latency.database import (
     DatabaseStore,
     PredictorVersion,
@@ -32,6 +31,7 @@ from nni_latency.learning._lessons import (
     predictor_of,
 )
 from nni_latency.units import format_percent, number_of
+from nni_latency.version import __version__
 
 #: Minimum number of held-out examples to compare versions.
 _FEWEST = 3

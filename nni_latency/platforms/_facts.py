@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nni_latency import __version__
+from nni_latency.version import __version__
 
 FactValue = str | int | float | bool
 

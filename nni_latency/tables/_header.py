@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, PositiveFloat, model_validator
 
-from nni_latency import __version__
 from nni_latency.documents import InFile, NamedPlatform, StrictDocument
 from nni_latency.errors import InvalidValueError, MismatchError
 from nni_latency.measurement import Protocol
@@ -20,6 +19,7 @@ from nni_latency.platforms import Platform
 from nni_latency.tables._machine import Residency
 from nni_latency.tables._plan import SpaceReference
 from nni_latency.units import METRIC_UNITS, check_metric
+from nni_latency.version import __version__
 
 #: An argument of a space, with lists in place of tuples.
 Argument = bool | int | float | str | None | list[JsonValue]

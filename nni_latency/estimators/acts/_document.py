@@ -187,7 +187,7 @@ def _fit(document: ActsDocument) -> ActsFit:
         totals_range=(np.array(document.totals_low), np.array(document.totals_high)),
         interval_factor=document.interval_factor,
         held_out_errors=np.array(document.held_out_errors),
-        model=model and CostModel(model.costs, model.curve, _residual(model.residual)),
+        model=None if model is None else CostModel(model.costs, model.curve, _residual(model.residual)),
     )
 
 

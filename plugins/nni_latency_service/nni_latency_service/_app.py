@@ -13,12 +13,12 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from nni_latency.version import __version__
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nni_latency import __version__
 from nni_latency.database import DatabaseStore, count_stored
 from nni_latency.documents import json_text
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError

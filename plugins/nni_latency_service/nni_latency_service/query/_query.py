@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from nni_latency import __version__
+from nni_latency.version import __version__
+
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError, listed
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
 from nni_latency.graphs import GraphPredictor
