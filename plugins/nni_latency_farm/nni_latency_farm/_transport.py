@@ -13,10 +13,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from nni_latency.version import __version__
-
 from nni_latency.errors import RemoteError
 from nni_latency.imports import require
+from nni_latency.version import __version__
 from nni_latency_farm._security import FarmSecurity
 
 #: Installation hint of the farm commands.

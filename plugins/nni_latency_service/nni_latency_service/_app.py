@@ -13,7 +13,6 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from nni_latency.version import __version__
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -24,6 +23,7 @@ from nni_latency.documents import json_text
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.operators import InputShape
 from nni_latency.units import number_of
+from nni_latency.version import __version__
 from nni_latency_service._jobs import Job
 from nni_latency_service._keys import ApiKey, ApiKeys, Role
 from nni_latency_service._known import KnownAnswers

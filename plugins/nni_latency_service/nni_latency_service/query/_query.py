@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from nni_latency.version import __version__
-
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError, listed
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
 from nni_latency.graphs import GraphPredictor
@@ -15,6 +13,7 @@ from nni_latency.kernels import Kernel, KernelPredictors
 from nni_latency.measurement import Benches, Campaign, CampaignHeader, NetworkSchedule, Progress, Protocol, Store
 from nni_latency.operators import OpSpec, precision_remarks
 from nni_latency.platforms import Platform
+from nni_latency.version import __version__
 from nni_latency_service.query._answer import Answer, Measure, check_measure
 from nni_latency_service.query._machines import LocalMachines, Machines
 from nni_latency_service.query._question import Question
