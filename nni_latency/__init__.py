@@ -6,6 +6,6 @@ The names below load what they need on first use, so importing the package costs
 
 import lazy_loader
 
-__version__ = "0.1.0"
+from nni_latency.version import __version__ as __version__
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nni_latency.devices as devices
 import nni_latency.estimators as estimators
-import nni_latency.graphs as graphs
 import nni_latency.kernels as kernels
 import nni_latency.loading as loading
 import nni_latency.measurement.meters as meters
@@ -37,7 +35,7 @@ def register_estimators(register: Register) -> None:
     register("acts", _read_acts)
     register("kernels", loading.load_kernels)
     register("energy", loading.load_energy)
-    register("graph-network", _graph_network)
+    register("graph-network", "nni_latency.graphs:GraphNetworkEstimator.of")
     register("fallback", loading.load_fallback)
     register("ensemble", _load_ensemble)
     register("weighted", loading.load_weighted)
@@ -56,8 +54,8 @@ def register_runtimes(register: Register) -> None:
         register(name, partial(_torch_runtime, kind))
         register(f"{name}-nhwc", partial(_torch_runtime, kind, channels_last=True))
     for name in ("benchmark_model", "benchncnn", "onnxruntime_perf_test", "trtexec", "benchmark_app"):
-        register(name, partial(loading.load_tool, name, file=None))
-    register(loading.OWN_TOOL, partial(loading.load_tool, loading.OWN_TOOL))
+        register(name, partial(loading.load_tool, name, file=None), on_devices=True)
+    register(loading.OWN_TOOL, partial(loading.load_tool, loading.OWN_TOOL), on_devices=True)
 
 
 @hookimpl
@@ -68,7 +66,7 @@ def register_meters(register: Register) -> None:
     and ``http:URL`` external meters; ``constant:WATTS`` assumes a power.
     """
     for name in ("rapl", "nvml", "zeus", "csv", "constant"):
-        register(name, partial(_meter, f"{name.title()}Meter"))
+        register(name, f"nni_latency.measurement.meters:{name.title()}Meter.of")
     for scheme in ("http", "https"):
         register(scheme, partial(_http_meter, scheme))
 
@@ -76,7 +74,7 @@ def register_meters(register: Register) -> None:
 @hookimpl
 def register_spaces(register: Register) -> None:
     """Register the space ``fbnet`` and those of NNI's hub."""
-    register("fbnet", _fbnet_space)
+    register("fbnet", "nni_latency.spaces:fbnet_space")
     for name in spaces.HUB_SPACES:
         register(name, partial(_hub_space, name))
 
@@ -92,7 +90,7 @@ def register_kernels(register: Register) -> None:
 def register_connections(register: Register) -> None:
     """Register connections to devices: ``ssh:USER@HOST``, ``adb:SERIAL``, and ``python:PATH`` of this machine."""
     for name in ("ssh", "adb", "python"):
-        register(name, partial(_connection, f"{name.title()}Connection"))
+        register(name, f"nni_latency.devices:{name.title()}Connection")
 
 
 def _read_table(argument: str) -> Any:
@@ -127,10 +125,6 @@ def _read_acts(argument: str) -> Any:
     return estimators.ActsEstimator.load(loading.needed(argument, "acts:FILE"))
 
 
-def _graph_network(argument: str) -> Any:
-    return graphs.GraphNetworkEstimator.of(argument)
-
-
 def _measuring(kind: str, device: str) -> Any:
     if loading.connection_of(device) is not None:
         raise InvalidValueError(
@@ -153,24 +147,12 @@ def _torch_runtime(
     return getattr(runtimes, kind)(device, **options)
 
 
-def _meter(kind: str, device: str, argument: str = "") -> Any:
-    return getattr(meters, kind).of(device, argument)
-
-
 def _http_meter(scheme: str, device: str, argument: str = "") -> Any:
     return meters.HttpMeter.of(scheme, device, argument)
 
 
-def _fbnet_space(**arguments: Any) -> Any:
-    return spaces.fbnet_space(**arguments)
-
-
 def _hub_space(name: str, /, **arguments: Any) -> Any:
     return spaces.hub_space(name, **arguments)
-
-
-def _connection(kind: str, address: str) -> Any:
-    return getattr(devices, kind)(address)
 
 
 def _kernel_type(name: str) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -53,26 +54,28 @@ SEPARATE = {
     ("runtime", "torch-fx"): "nni_latency_fx",
 }
 
-#: Called with a name and a factory.
-Register = Callable[[str, Callable[..., Any]], None]
 
+class Register(Protocol):
+    """Called with a name and a factory."""
 
-class RegisterCommand(Protocol):
-    """Called with a name and a command, or what makes it."""
-
-    def __call__(self, name: str, factory: Callable[..., Any], *, runs_networks: bool = False) -> None:
-        """Register a command.
+    def __call__(
+        self, name: str, factory: Callable[..., Any] | str, *, on_devices: bool = False, runs_networks: bool = False
+    ) -> None:
+        """Register something.
 
         Parameters
         ----------
         name : str
-            Under which it is called.
-        factory : click.Command or callable
-            The command, or what makes it without arguments. The first line of its docstring is shown by ``--help``,
-            which does not call it.
+            Under which it is found.
+        factory : callable or str
+            What makes it, such as a class; or the name of that, such as ``my_package:MyRuntime``, which is imported on
+            first use. A command may be given itself; the first line of the docstring of what makes one is shown by
+            ``--help``, which does not call it.
+        on_devices : bool, default=False
+            Of a runtime: whether it measures on other devices, too, and its factory takes their ``place``.
         runs_networks : bool, default=False
-            Whether it runs networks of the user. Such a command runs in a process that is watched, so that a network
-            that crashes or never returns ends with one sentence.
+            Of a command: whether it runs networks of the user. Such a command runs in a process that is watched, so
+            that a network that crashes or never returns ends with one sentence.
         """
 
 
@@ -108,7 +111,7 @@ class HookSpecs:
         """Register connections to devices: ``register(name, factory)``, ``factory(address) -> Connection``."""
 
     @hookspec
-    def register_commands(self, register: RegisterCommand) -> None:
+    def register_commands(self, register: Register) -> None:
         """Register commands of ``nni-latency``: ``register(name, factory)``, ``factory() -> click.Command``."""
 
 
@@ -133,20 +136,21 @@ class Registration:
     ----------
     name : str
         Under which it is registered.
-    factory : callable
-        Makes it.
+    factory : callable or str
+        Makes it, or the name of what does.
     owner : str
         Name of the plugin.
     kind : {"estimator", "runtime", "meter", "space", "kernel", "remote", "connection", "command"}
         What it makes.
-    runs_networks : bool
-        Of a command: whether it runs networks of the user.
+    on_devices, runs_networks : bool
+        As for `Register`.
     """
 
     name: str
-    factory: Callable[..., Any]
+    factory: Callable[..., Any] | str
     owner: str
     kind: str
+    on_devices: bool = False
     runs_networks: bool = False
 
     @property
@@ -166,13 +170,13 @@ class Registration:
             names the plugin.
         """
         try:
+            factory = self._imported()
             # A command is itself callable, and calling it would run it.
-            is_made = isinstance(self.factory, click.Command)
-            made = self.factory if is_made else self.factory(*arguments, **options)
+            made = factory if isinstance(factory, click.Command) else factory(*arguments, **options)
         except LatencyError:
             raise
         except Exception as error:  # a plugin of others may raise anything
-            raise PluginError(f"The plugin {self.owner!r} failed to make {self.name!r}: {reason_of(error)}") from error
+            raise self._failed(error) from error
         if self.kind not in _MADE:
             return made
         what, base = _MADE[self.kind]
@@ -190,27 +194,29 @@ class Registration:
         Raises
         ------
         PluginError
-            If that cannot be found out, as of some classes that are written in C.
+            If it cannot be imported, or that cannot be found out, as of some classes that are written in C.
         """
+        factory = self._imported()
         try:
-            return inspect.signature(self.factory).parameters
+            return inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
             raise PluginError(
                 f"The plugin {self.owner!r} registers {self.name!r} with a factory whose parameters cannot be found "
                 f"out: {error}. Register a function."
             ) from error
 
-    @property
-    def on_devices(self) -> bool | None:
-        """Whether a runtime measures on other devices, too, by an adapter or a benchmark binary; None if unknown."""
-        if self.kind != "runtime":
-            return None
+    def _imported(self) -> Callable[..., Any]:
+        """Return the factory; import it where its name was registered."""
+        if not isinstance(self.factory, str):
+            return self.factory
         try:
-            parameters = self.parameters()
-        except PluginError:
-            return None
-        has_adapter = "place" in parameters and getattr(self.factory, "adapter", None) != ""
-        return has_adapter or "connection" in parameters
+            found: Callable[..., Any] = pkgutil.resolve_name(self.factory)
+        except Exception as error:  # a plugin of others may raise anything
+            raise self._failed(error) from error
+        return found
+
+    def _failed(self, error: Exception) -> PluginError:
+        return PluginError(f"The plugin {self.owner!r} failed to make {self.name!r}: {reason_of(error)}")
 
 
 @dataclass(frozen=True)
@@ -386,24 +392,31 @@ def _call_hooks(
     return mine, None
 
 
+#: What `register` takes besides, by kind.
+_OPTIONS = {"runtime": "on_devices", "command": "runs_networks"}
+
+
 @dataclass(frozen=True)
 class _Registering:
-    """What a hook is called with: `register(name, factory)`; commands also take ``runs_networks``."""
+    """The `Register` that a hook is called with."""
 
     owner: str
     kind: str
     registrations: list[Registration]
 
-    def __call__(self, name: str, factory: Callable[..., Any], **options: bool) -> None:
+    def __call__(self, name: str, factory: Callable[..., Any] | str, **options: bool) -> None:
         if not isinstance(name, str) or not name or set(name) & set(":/\\ \n") or name.endswith(".json"):
             raise PluginError(
                 f"the name of {_article(self.kind)} must be a text that does not look like a path and has no ':' or "
                 f"' ', as in register('mine', factory). Got {name!r}"
             )
-        if not callable(factory):
-            raise PluginError(f"the factory of {name!r} must be something to call. Got {type(factory).__name__}")
-        if options and self.kind != "command":
-            raise PluginError(f"register() takes the options {', '.join(options)} for commands only. Omit them.")
+        # The help of a command shows the docstring of its factory.
+        if not (callable(factory) or (isinstance(factory, str) and ":" in factory and self.kind != "command")):
+            what = "something to call" if self.kind == "command" else "something to call, or its name 'module:name'"
+            raise PluginError(f"the factory of {name!r} must be {what}. Got {factory!r}")
+        wrong = options.keys() - {_OPTIONS.get(self.kind)}
+        if wrong:
+            raise PluginError(f"register() has no option {min(wrong)!r} for {_article(self.kind)}")
         self.registrations.append(Registration(name, factory, self.owner, self.kind, **options))
 
 

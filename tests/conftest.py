@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +91,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def forgotten_sockets() -> Iterator[None]:
+    """Collect the sockets that Dask leaves open when nobody answers, before a test is blamed for them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

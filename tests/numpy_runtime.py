@@ -45,11 +45,6 @@ class NumpyRuntime(ProfiledRuntime):
     name = "numpy"
     adapter = "numpy_adapter"
 
-    @property
-    def version(self):
-        """Version of the adapter."""
-        return self.place.facts["version"]
-
     def _compile(self, network, inputs):
         graph = network.model.graph
         channels = {size for tensor in graph.initializer for size in tensor.dims[:1]}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch_networks import Chance, Singular, TwoInputs
 
 from nni_latency.errors import InvalidValueError, MeasurementError, MissingDependencyError
 from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator, break_down
@@ -82,18 +83,6 @@ class Normalised(Block):
 
     def forward(self, inputs):
         return nn.functional.layer_norm(super().forward(inputs), inputs.shape[-1:]).softmax(-1)
-
-
-class TwoInputs(nn.Module):
-    """Tokens and a mask, and two results."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-
-    def forward(self, words, mask):
-        found = self.embed(words) * mask.unsqueeze(-1)
-        return found.mean(1), found.softmax(-1)
 
 
 @pytest.mark.parametrize("name", _RUNTIMES)
@@ -281,19 +270,11 @@ def test_kernels_are_timed_side_by_side(profiled):
 
 
 def test_operator_that_onnx_lacks_is_named(kind):
-    class Odd(nn.Module):
-        def forward(self, inputs):
-            return torch.linalg.svdvals(inputs)
-
     with LocalBench(kind(), Protocol()) as bench, pytest.raises((CandidateError, InvalidValueError), match=r"svd"):
-        bench.admit(Subject("odd", Odd, (1, 4, 4)))
+        bench.admit(Subject("odd", Singular, (1, 4, 4)))
 
 
 def test_wrong_result_is_a_failure(profiled):
-    class Chance(nn.Module):
-        def forward(self, inputs):
-            return inputs * torch.rand(inputs.shape)
-
     with (
         LocalBench(profiled(), Protocol()) as bench,
         pytest.raises(MeasurementError, match=r"something else than torch"),

@@ -17,6 +17,7 @@ import pytest
 import torch
 from ssh_server import SSHD, descendants, running_ssh_server
 from torch import nn
+from torch_networks import Chance, Singular, TwoInputs
 
 from nni_latency.devices import DeviceError, DevicePlace, DeviceRuntime, PythonConnection, SshConnection
 from nni_latency.errors import BusyError, InvalidValueError, MeasurementError, MissingDependencyError
@@ -77,37 +78,11 @@ class Block(nn.Module):
         return inputs + self.project(nn.functional.hardswish(self.norm(self.conv(inputs))))
 
 
-class TwoInputs(nn.Module):
-    """Tokens and a mask, and two results."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-
-    def forward(self, words, mask):
-        found = self.embed(words) * mask.unsqueeze(-1)
-        return found.mean(1), found.softmax(-1)
-
-
 class Sorted(nn.Module):
     """What XNNPACK does not take, behind what it does."""
 
     def forward(self, inputs):
         return torch.cumsum(torch.relu(inputs), 1)
-
-
-class Singular(nn.Module):
-    """An operator without a counterpart."""
-
-    def forward(self, inputs):
-        return torch.linalg.svdvals(inputs)
-
-
-class Chance(nn.Module):
-    """Other results every time."""
-
-    def forward(self, inputs):
-        return inputs * torch.rand(inputs.shape)
 
 
 def test_plugin_keeps_the_contract():

@@ -262,7 +262,8 @@ def registered(plugin, monkeypatch):
         (None, dict, r"the name of an estimator must be a text .*Got None$"),
         ("", dict, r"the name of an estimator must be a text .*Got ''$"),
         ("a:b", dict, r"the name of an estimator must be a text .*Got 'a:b'$"),
-        ("a", 3, r"the factory of 'a' must be something to call\. Got int$"),
+        ("a", 3, r"the factory of 'a' must be something to call, or its name 'module:name'\. Got 3$"),
+        ("a", "json.loads", r"the factory of 'a' must be something to call, or .*Got 'json\.loads'$"),
     ],
 )
 def test_registering_what_is_no_name_or_factory_breaks_that_plugin_alone(plugin, name, factory, message):
@@ -270,6 +271,21 @@ def test_registering_what_is_no_name_or_factory_breaks_that_plugin_alone(plugin,
     registry = collect([odd, plugin("good", register_estimators=_estimators("b"))])
     assert list(registry.estimators) == ["b"]
     assert re.search(message, registry.plugins[0].error)
+
+
+def test_options_of_other_kinds_are_refused(plugin):
+    odd = plugin("odd", register_estimators=lambda register: register("a", dict, on_devices=True))
+    (info,) = collect([odd]).plugins
+    assert info.error.endswith("register() has no option 'on_devices' for an estimator")
+
+
+def test_named_factory_is_imported_on_first_use(registered):
+    registered("estimator", f"{__name__}:_Bare")
+    assert load_estimator("it:5").answer == "5"
+    for kind, load in (("estimator", load_estimator), ("runtime", load_runtime)):
+        registered(kind, "surely_absent:Made")
+        with pytest.raises(PluginError, match=r"'theirs' failed to make 'it': ModuleNotFoundError: .*'surely_absent'"):
+            load("it")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_networks import TwoInputs
 
 from nni_latency.devices import DeviceError, DevicePlace, DeviceRuntime, PythonConnection
 from nni_latency.errors import InvalidValueError, MeasurementError, MissingDependencyError
@@ -54,18 +55,6 @@ class Wide(nn.Module):
 
     def forward(self, inputs):
         return torch.relu(self.second(torch.relu(self.first(inputs))))
-
-
-class TwoInputs(nn.Module):
-    """Tokens and a mask, and two results."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-
-    def forward(self, words, mask):
-        found = self.embed(words) * mask.unsqueeze(-1)
-        return found.mean(1), found.softmax(-1)
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def suggest(blocks: Sequence[BlockNumbers], cost: Cost | None) -> list[str]:
         found += [
             _slow(block) for block in blocks if block.share >= _LARGE and block.share >= _SLOW * block.flops_share
         ]
-        found += _batch(blocks, total, cost)
+        found += _batch(blocks, cost)
     heavy = [block for block in blocks if block.params_share >= _HEAVY and block.flops_share <= _LIGHT]
     return found + [
         f"{block.name} holds {format_percent(block.params_share)} of the parameters and does "
@@ -142,7 +142,7 @@ def _plain(ops: Sequence[OpSpec]) -> list[OpSpec] | None:
     return changed if changed != list(ops) else None
 
 
-def _batch(blocks: Sequence[BlockNumbers], total: float, cost: Cost) -> list[str]:
+def _batch(blocks: Sequence[BlockNumbers], cost: Cost) -> list[str]:
     """Suggest a larger batch if call overhead dominates the time."""
     ops = [op for block in blocks for op in block.ops]
     one = cost(ops)

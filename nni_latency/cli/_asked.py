@@ -41,28 +41,6 @@ _NAME = re.compile(
 
 
 @dataclass(frozen=True)
-class Row:
-    """What one layer or operator costs.
-
-    Parameters
-    ----------
-    name : str
-        Where it stands.
-    what : str
-        The choice of a layer, or what an operator computes.
-    estimate : Estimate
-        Its cost.
-    share : float
-        Of the network's.
-    """
-
-    name: str
-    what: str
-    estimate: estimators.Estimate
-    share: float
-
-
-@dataclass(frozen=True)
 class Answer:
     """What a network costs.
 
@@ -72,12 +50,12 @@ class Answer:
         The network.
     total : Estimate
         Its cost.
-    rows : list of Row
+    rows : list of LayerShare
         Its layers or operators in order; none where the estimator knows whole networks alone.
     features : Features or None
         Multiply-adds and others of all operators; None where it is not known what the network takes.
     column : str
-        What `Row.what` is: a choice or an operator.
+        What the `choice` of a row is: that of a layer, or an operator.
     uncounted : tuple of str
         Kinds of operators of which `features` has what their shapes say alone.
     remarks : tuple of str
@@ -86,7 +64,7 @@ class Answer:
 
     named: NamedNetwork
     total: estimators.Estimate
-    rows: list[Row]
+    rows: list[estimators.LayerShare]
     features: operators.Features | None
     column: str = "choice"
     uncounted: tuple[str, ...] = ()
@@ -105,7 +83,7 @@ def ask(estimator: estimators.Estimator, named: NamedNetwork, options: NetworkOp
         return ask_network(estimator, make(named, options))
     if named.space == tables.OPERATORS:
         total, layers, counted = estimate_operators(estimator, named.architecture)
-        return Answer(named, total, _rows(layers), counted.features, uncounted=counted.uncounted)
+        return Answer(named, total, layers, counted.features, uncounted=counted.uncounted)
     chosen = choose_space(estimator, space_options(named, options), options.batch_size, ignore=CLASSES)
     space = chosen.make()
     if hasattr(space, "measure_plan"):
@@ -121,7 +99,10 @@ def ask_network(estimator: estimators.Estimator, network: Network) -> Answer:
     """Estimate, or measure, a network that is made."""
     batch_size = network.batch_size if network.is_file else None
     found = estimators.break_down(estimator, network.model, network.inputs, batch_size=batch_size)
-    rows = [Row(network.layer_name(item.name), item.op.op_key, item.estimate, item.share) for item in found.operators]
+    rows = [
+        estimators.LayerShare(network.layer_name(item.name), item.op.op_key, item.estimate, item.share)
+        for item in found.operators
+    ]
     return Answer(network.named, found.total, rows, found.features, "operator", found.uncounted, found.remarks)
 
 
@@ -136,12 +117,12 @@ def _ask_table(
     sample: Mapping[str, Any] = sample_of(space, chosen.name, named.architecture)
     total, layers = estimator.estimate_sample(sample), estimator.breakdown(sample)
     if chosen.input_shape is None and not spaces.knows_inputs(space):
-        return Answer(named, total, _rows(layers), None)
+        return Answer(named, total, layers, None)
     inputs = chosen.example_inputs(space)
     check_picture(named, options, tuple(inputs.shape))
     graph = operators.trace(spaces.network_of(space, sample)(), random_inputs(inputs))
     counted = operators.count_graph(graph)
-    return Answer(named, total, _rows(layers), counted.features, "choice", counted.uncounted, graph.remarks)
+    return Answer(named, total, layers, counted.features, "choice", counted.uncounted, graph.remarks)
 
 
 def _ask_plan(estimator: estimators.Estimator, named: NamedNetwork, plan: tables.MeasurePlan) -> Answer:
@@ -153,11 +134,7 @@ def _ask_plan(estimator: estimators.Estimator, named: NamedNetwork, plan: tables
         else []
     )
     total = estimators.estimate_selection(estimator, plan, selection)
-    return Answer(named, total, _rows(layers), counted.features, uncounted=counted.uncounted)
-
-
-def _rows(layers: list[estimators.LayerShare]) -> list[Row]:
-    return [Row(layer.name, layer.choice, layer.estimate, layer.share) for layer in layers]
+    return Answer(named, total, layers, counted.features, uncounted=counted.uncounted)
 
 
 def estimate_operators(

@@ -20,7 +20,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+import nni_latency.estimators as estimators
 import nni_latency.tables as tables
+import nni_latency.validation as validation
 from nni_latency.cli._messages import is_new, is_quiet, is_verbose, printable
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import LISTED, listed
@@ -127,14 +129,16 @@ class Part:
         The bar.
     name : str
         What is done.
-    is_next : bool
-        Whether it is shown before it begins.
+    is_next : bool, optional
+        Of a part that begins with the first call: whether it is shown before. By default it begins now.
     """
 
-    def __init__(self, bar: Progress, name: str, *, is_next: bool) -> None:
+    def __init__(self, bar: Progress, name: str, *, is_next: bool | None = None) -> None:
         self._bar = bar
-        self._task = bar.add_task(name, total=1.0, left="", start=False, visible=is_next)
+        self._task = bar.add_task(name, total=1.0, left="", start=False, visible=is_next is not False)
         self._first: tuple[float, float] | None = None
+        if is_next is None:
+            self(0.0)
 
     def __call__(self, share: float, name: str | None = None) -> None:
         """Move to the share that is done, perhaps under another name; what was done at the first call took no time."""
@@ -214,6 +218,15 @@ def print_names(console: Console, noun: str, what: str, names: Sequence[str]) ->
     """Say how many things there are of which something is true, and name a few; print nothing for none."""
     if names:
         console.print(escape(f"{number_of(len(names), noun)} {what}: {named(names)}"))
+
+
+def check_reached(requirements: Iterable[validation.Requirement], scores: estimators.Scores) -> None:
+    """Say which requirements scores miss, and end the command with code 1 if they miss any."""
+    missed = [requirement for requirement in requirements if not requirement.is_met(scores)]
+    for requirement in missed:
+        remarks().print(f"Not reached: {requirement}; it is {getattr(scores, requirement.name):.4g}.")
+    if missed:
+        raise click.exceptions.Exit(1)
 
 
 def _folded(text: Text, width: int) -> Text:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 import nni_latency.analysis as analysis
 import nni_latency.estimators as estimators
-from nni_latency.cli._asked import Answer, Row
+from nni_latency.cli._asked import Answer
 from nni_latency.cli._console import named, print_lines, remarks, sentence
 from nni_latency.cli._estimator_report import CONSTANT, at_constant_power, constant_power_content
 from nni_latency.cli._network import NamedNetwork
@@ -57,7 +57,7 @@ def _network_report(answer: Answer, estimator: estimators.Estimator, top: int | 
     has_constant = any(CONSTANT in row for row in rows)
     columns = [
         Column("layer", "name"),
-        *([Column(answer.column, answer.column)] if any(row.what for row in answer.rows) else []),
+        *([Column(answer.column, answer.column)] if any(row.choice for row in answer.rows) else []),
         Column(estimator.metric, value, metric=estimator.metric),
         *([Column("at constant power", CONSTANT, metric=estimator.metric)] if has_constant else []),
         Column("share", "share", format_percent),
@@ -164,10 +164,10 @@ def _platform_row(networks: Sequence[NamedNetwork], ranked: Sequence[Mapping[str
     }
 
 
-def _row(row: Row, column: str, value: str) -> dict[str, Any]:
+def _row(row: estimators.LayerShare, column: str, value: str) -> dict[str, Any]:
     estimate = row.estimate
     costs = {value: estimate.value, **constant_power_content(estimate)}
-    return {"name": row.name, column: row.what, **costs, "share": row.share}
+    return {"name": row.name, column: row.choice, **costs, "share": row.share}
 
 
 def _work(answer: Answer) -> list[str]:

@@ -84,10 +84,9 @@ def generate(asked: _GenerateOptions) -> None:
     total = len(chosen) * asked.per_family
     try:
         with progress(remarks()) as bar:
-            part = Part(bar, "networks", is_next=True)
+            part = Part(bar, "networks")
             members = graphs.members_in_turn(chosen, asked.per_family, asked.seed)
             files = graphs.generate_onnx(members, asked.out, batch_size=asked.batch_size, n_jobs=generating_jobs(total))
-            part(0.0)
             for number, _ in enumerate(files, 1):
                 part(number / total, f"{number} of {number_of(total, 'network')}")
     except KeyboardInterrupt:

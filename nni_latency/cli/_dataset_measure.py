@@ -197,8 +197,7 @@ def _prepare(files: tuple[Path, ...], wanted: _NetworkOptions) -> list[datasets.
         return networks
     try:
         with progress(remarks()) as bar:
-            part = Part(bar, "networks", is_next=True)
-            part(0.0)
+            part = Part(bar, "networks")
             for number, item in enumerate(_members(counts, wanted), 1):
                 networks.append(item)
                 part(number / total, f"preparing {number} of {number_of(total, 'network')}")

@@ -170,8 +170,7 @@ def _score(
     bar: Any,
 ) -> _Scored:
     """Score the model behind a progress bar."""
-    part, total = Part(bar, "scoring", is_next=True), len(operators) + (len(operators) > 1)
-    part(0.0)
+    part, total = Part(bar, "scoring"), len(operators) + (len(operators) > 1)
     found = list[tuple[str, str, energy.EnergyScores]]()
     for number, (name, items) in enumerate(operators.items(), 1):
         folds = min(training.folds, len(items))

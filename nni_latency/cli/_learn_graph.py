@@ -269,8 +269,7 @@ def learn_graph(
     out = output.path("graph.safetensors")
     networks = _of_platform([item for folder in fit.data for item in datasets.measured_networks(folder)], fit)
     with where.fitting(), progress(remarks()) as bar:
-        part = Part(bar, "learning", is_next=True)
-        part(0.0)
+        part = Part(bar, "learning")
         found = _fitted(fit, training, networks, lambda done, total: part(done / total))
     found.save(out)
     print_report(graph_report(found, after=[f"Wrote {out}"]))

@@ -19,7 +19,7 @@ import nni_latency.measurement as measurement
 import nni_latency.measurement.runtimes as runtimes
 import nni_latency.plots as plots
 import nni_latency.validation as validation
-from nni_latency.cli._console import named, print_lines, progress, remarks
+from nni_latency.cli._console import check_reached, named, print_lines, progress, remarks
 from nni_latency.cli._kernel_report import fusion_report, kernel_report
 from nni_latency.cli._measuring import Measuring, PlatformOptions, ProtocolOptions, StoreOptions
 from nni_latency.cli._option import (
@@ -259,7 +259,9 @@ def learn_kernels(
     wrote = " and ".join(map(str, [out, *([wanted.plot] if wanted.plot else [])]))
     print_report(kernel_report(found, after=[f"Wrote {wrote}"]))
     _print_remarks(found)
-    _check(found, wanted.requirements)
+    scores = found.scores()
+    assert scores is not None
+    check_reached(wanted.requirements, scores)
 
 
 def _measured(
@@ -311,13 +313,3 @@ def _print_remarks(found: kernels.KernelPredictors) -> None:
         first = next(iter(found.failures.values()))
         remarks().print(escape(f"Could not be measured: {named(found.failures)}. The first one: {first}"))
     print_lines(remarks(), found.remarks)
-
-
-def _check(found: kernels.KernelPredictors, requirements: tuple[validation.Requirement, ...]) -> None:
-    scores = found.scores()
-    assert scores is not None
-    missed = [requirement for requirement in requirements if not requirement.is_met(scores)]
-    for requirement in missed:
-        remarks().print(f"Not reached: {requirement}; it is {getattr(scores, requirement.name):.4g}.")
-    if missed:
-        raise click.exceptions.Exit(1)

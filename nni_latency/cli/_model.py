@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 _DRAWN = 2**24
 
 
-@dataclass(frozen=True)
-class UserCodeOptions:
-    """What the code of a network may do."""
-
-    timeout: float = option(
-        "Time limit for making a network of your own and tracing it.", type=DURATION, default="60s", rare=True
-    )
-
+timeout_option = partial(
+    option, "Time limit for making a network of your own and tracing it.", type=DURATION, default="60s", rare=True
+)
 
 inputs_option = partial(
     option,
@@ -41,6 +36,13 @@ inputs_option = partial(
     multiple=True,
     metavar="[NAME=]SIZES[:DTYPE]",
 )
+
+
+@dataclass(frozen=True)
+class UserCodeOptions:
+    """What the code of a network may do."""
+
+    timeout: float = timeout_option()
 
 
 def names_a_class(text: str) -> bool:

@@ -27,8 +27,9 @@ from nni_latency.cli._model import (
     names_a_class,
     onnx_inputs_of,
     send_by_value,
+    timeout_option,
 )
-from nni_latency.cli._option import DURATION, JSON_OBJECT, option
+from nni_latency.cli._option import JSON_OBJECT, option
 from nni_latency.cli._space_options import ChosenSpace, SpaceOptions, plan_for
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, UnknownNameError
@@ -75,9 +76,7 @@ class NetworkOptions:
     kwargs: dict[str, Any] | None = option(
         "Arguments of the class, function or space as a JSON object.", type=JSON_OBJECT
     )
-    timeout: float = option(
-        "Time limit for making a network of your own and tracing it.", type=DURATION, default="60s", rare=True
-    )
+    timeout: float = timeout_option()
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def _registrations(registry: Registry) -> list[dict[str, Any]]:
             "kind": kind.removesuffix("s"),
             "name": registration.name,
             "plugin": registration.owner,
-            "on_devices": registration.on_devices,
+            "on_devices": registration.on_devices if kind == "runtimes" else None,
             "distribution": f"{owners[registration.owner].distribution} {owners[registration.owner].version}",
         }
         for kind in _KINDS

@@ -11,6 +11,7 @@ import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._console import results
 from nni_latency.cli._report import Column, Grid, Report
+from nni_latency.documents import plain
 from nni_latency.units import format_percent
 
 #: Source of a table whose platform does not name one.
@@ -51,7 +52,7 @@ def shipped_report() -> Report:
 def _row(name: str, path: Path) -> dict[str, Any]:
     table = tables.LookupTable.load(path)
     beside = tables.validation_path(path)
-    scores = validation.read_summary(beside).scores.model_dump() if beside.is_file() else dict.fromkeys(_SCORES)
+    scores = plain(validation.read_summary(beside).scores) if beside.is_file() else dict.fromkeys(_SCORES)
     facts = table.platform.facts
     return {
         "table": name,

@@ -16,7 +16,7 @@ import nni_latency.plots as plots
 import nni_latency.spaces as spaces
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._console import loading_remark, print_lines, remarks
+from nni_latency.cli._console import check_reached, loading_remark, print_lines, remarks
 from nni_latency.cli._estimator_options import missing_option
 from nni_latency.cli._measuring import (
     DeviceOptions,
@@ -108,7 +108,7 @@ def command(
     print_report(validation_report(found, [f"Wrote {out} and {plot}"]))
     print_lines(remarks(), (f"Could not be run: {name}: {reason}" for name, reason in found.failures.items()))
     print_lines(remarks(), found.fallbacks)
-    _check(found.scores, wanted.requirements)
+    check_reached(wanted.requirements, found.scores)
 
 
 def _source(
@@ -126,11 +126,3 @@ def _source(
     if hasattr(space, "measure_plan"):
         return plan_for(space, chosen.name, chosen.batch_size)
     return spaces.SampledSpace(space, tuple(chosen.example_inputs(space).shape))
-
-
-def _check(scores: estimators.Scores, requirements: tuple[validation.Requirement, ...]) -> None:
-    missed = [requirement for requirement in requirements if not requirement.is_met(scores)]
-    for requirement in missed:
-        remarks().print(f"Not reached: {requirement}; it is {getattr(scores, requirement.name):.4g}.")
-    if missed:
-        raise click.exceptions.Exit(1)

@@ -10,7 +10,6 @@ import platform as machine
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -44,6 +43,7 @@ from nni_latency.measurement import (
     Subject,
 )
 from nni_latency.platforms import Platform
+from nni_latency.version import __version__
 
 
 class DatabaseStore(Store):
@@ -195,15 +195,7 @@ def open_store(location: str | os.PathLike[str] | None = None) -> Store:
 def _origin_here(header: CampaignHeader) -> Origin:
     now = time.time()
     identifier = f"{header.identity[:8]}-{secrets.token_hex(6)}"
-    return Origin(identifier, _user(), machine.node(), package_version(), now, now)
-
-
-def package_version() -> str:
-    """Return which nni_latency this is."""
-    try:
-        return metadata.version("nni_latency")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return Origin(identifier, _user(), machine.node(), __version__, now, now)
 
 
 def _user() -> str:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from ._archive import Archive, GraphDocument, Part, networks_schema, write_archive
+from ._archive import Archive, GraphDocument, Part, networks_schema
 from ._batches import BatchedNetworks, part_times, summarise_networks
-from ._content import make_card
 from ._graph_kernels import kernels_of_calls, kernels_of_nodes
 from ._learning import SHIPPED_NAME, measured_networks
 from ._measuring import ANCHORS, DATASET_PROTOCOL, PlatformLatencies, measure_networks
@@ -32,7 +31,6 @@ __all__ = [
     "kernels_of_nodes",
     "learn_network_kernels",
     "load_networks",
-    "make_card",
     "measure_networks",
     "measured_networks",
     "merge_networks",
@@ -40,5 +38,4 @@ __all__ = [
     "part_times",
     "save_networks",
     "summarise_networks",
-    "write_archive",
 ]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from nni_latency.measurement import NetworkSummary, quantile
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
 from nni_latency.units import format_percent, format_seconds, number_of
+from nni_latency.version import __version__
 
 _SUMMARY = ("value", "low", "high", "n_samples", "n_visits", "repeatability")
 
@@ -69,7 +69,7 @@ class Content:
     def save(self, path: str | Path) -> NetworkSet:
         """Write the file and return its content."""
         header = {
-            "package_version": version("nni_latency"),
+            "package_version": __version__,
             "runs": self.runs,
             "networks": list(self.networks.values()),
             "latencies": self.latencies,
@@ -110,7 +110,7 @@ def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]
                 "kernels",
                 "time",
             ],
-            [_run_row(number, run, entries) for number, run in enumerate(runs)],
+            [_run_row(run, entries) for run in runs],
         ),
         "",
         "Latency: smallest, median and largest. Repeatability: the standard deviation of a network's visits as a share "
@@ -130,7 +130,7 @@ def make_card(entries: Sequence[NetworkEntry], runs: Sequence[Mapping[str, Any]]
     return "\n".join(lines) + "\n"
 
 
-def _run_row(number: int, run: Mapping[str, Any], entries: Sequence[NetworkEntry]) -> list[str]:
+def _run_row(run: Mapping[str, Any], entries: Sequence[NetworkEntry]) -> list[str]:
     mine = [
         entry
         for entry in entries

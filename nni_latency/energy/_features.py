@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from nni_latency.documents import RECORD
 from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec, group_of, work_of
@@ -157,11 +159,13 @@ class DeviceFacts:
         If a value is not positive and finite.
     """
 
-    flops: float
-    bandwidth: float
-    power: float
-    rest: float
-    launch: float
+    flops: Annotated[float, Field(gt=0, description="floating-point operations that it reaches [1/s]")]
+    bandwidth: Annotated[float, Field(gt=0, description="bytes that it moves to and from its memory [byte/s]")]
+    power: Annotated[float, Field(gt=0, description="most that it draws [W]")]
+    rest: Annotated[float, Field(gt=0, description="what it draws without work [W]")]
+    launch: Annotated[float, Field(gt=0, description="shortest time of any operator [s]")]
+
+    __pydantic_config__ = RECORD
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
+from nni_latency.documents import plain
 from nni_latency.energy._features import GROUPS, DeviceFacts, kernel_features, roofline
 from nni_latency.energy._measured import MeasuredOperator
 from nni_latency.energy._portable_document import PORTABLE, HeldOutOperator, PortableDocument
@@ -134,6 +135,11 @@ class PortableModel:
         self.held_out_: tuple[HeldOutOperator, ...] = ()
         return self
 
+    def check_fitted(self) -> None:
+        """Raise `NotFittedError` before `fit`."""
+        if not hasattr(self, "time_"):
+            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+
     def predict_time_power(self, ops: Sequence[OpSpec], device: DeviceFacts) -> tuple[Array, Array]:
         """Predict operators on a known or unseen device.
 
@@ -156,8 +162,7 @@ class PortableModel:
         NotFittedError
             Before `fit`.
         """
-        if not hasattr(self, "time_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        self.check_fitted()
         rows = kernel_features(ops, device, self.groups_)
         seconds = corrected(device.launch + roofline(ops, device), [self.time_], rows)
         watts = corrected(np.full(len(rows), device.power), [self.power_], rows)
@@ -179,8 +184,7 @@ class PortableModel:
         InvalidValueError
             If there is no training device of that name.
         """
-        if not hasattr(self, "time_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        self.check_fitted()
         if isinstance(device, DeviceFacts):
             return self.share_ * device.power
         if device not in self.devices_:
@@ -196,8 +200,7 @@ class PortableModel:
         OutputError
             If it cannot be written.
         """
-        if not hasattr(self, "time_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        self.check_fitted()
         settings = {name: getattr(self, name) for name in ("n_trees", "max_features", "random_state")}
         content = {
             **settings,
@@ -206,8 +209,8 @@ class PortableModel:
             "share": self.share_,
             "powers": self.powers_,
             "bounds": self.bounds_,
-            "time": self.time_.content(),
-            "power": self.power_.content(),
+            "time": plain(self.time_),
+            "power": plain(self.power_),
         }
         return PORTABLE.save(path, content, {"held_out": (json.dumps(asdict(item)) for item in self.held_out_)})
 
@@ -226,13 +229,11 @@ class PortableModel:
     def _of_document(cls, document: PortableDocument) -> PortableModel:
         model = cls(n_trees=document.n_trees, max_features=document.max_features, random_state=document.random_state)
         model.groups_ = list(document.groups)
-        model.devices_ = {name: DeviceFacts(**dict(facts)) for name, facts in document.devices.items()}
+        model.devices_ = document.devices
         model.bounds_ = {str(metric): bound for metric, bound in document.bounds.items()}
         model.share_, model.powers_ = document.share, dict(document.powers)
-        model.held_out_ = tuple(HeldOutOperator(**dict(item)) for item in document.held_out)
-        model.time_, model.power_ = (
-            Trees.read(item.model_dump()).check(_N_FEATURES) for item in (document.time, document.power)
-        )
+        model.held_out_ = tuple(document.held_out)
+        model.time_, model.power_ = (trees.check(_N_FEATURES) for trees in (document.time, document.power))
         return model
 
 
@@ -319,8 +320,7 @@ class PortableEstimator(LayerEstimator):
     def __init__(
         self, model: PortableModel, device: str | DeviceFacts, *, metric: Literal["energy", "latency"] = "energy"
     ) -> None:
-        if not hasattr(model, "devices_"):
-            raise NotFittedError("PortableModel is not fitted: call 'fit' first.")
+        model.check_fitted()
         if metric not in ("energy", "latency"):
             raise InvalidValueError(f"The 'metric' of PortableEstimator must be energy or latency. Got {metric!r}.")
         if isinstance(device, str) and device not in model.devices_:

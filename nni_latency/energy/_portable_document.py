@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
-from nni_latency.documents import DocumentFormat, StrictDocument
-from nni_latency.regression import TreesDocument
+from nni_latency.documents import RECORD, DocumentFormat, StrictDocument
+from nni_latency.energy._features import DeviceFacts
+from nni_latency.regression import Trees
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,15 @@ class HeldOutOperator:
     """
 
     device: str
-    group: str
-    seconds: float
-    watts: float
-    predicted_seconds: float
-    predicted_watts: float
-    constant_power: float
-    whole_device: bool = False
+    group: Annotated[str, Field(description="group of operators that it belongs to")]
+    seconds: Annotated[PositiveFloat, Field(description="measured [s]")]
+    watts: Annotated[PositiveFloat, Field(description="measured [W]")]
+    predicted_seconds: Annotated[PositiveFloat, Field(description="predicted [s]")]
+    predicted_watts: Annotated[PositiveFloat, Field(description="predicted [W]")]
+    constant_power: Annotated[PositiveFloat, Field(description="the most common power of what the model had seen [W]")]
+    whole_device: Annotated[bool, Field(description="whether the model had seen nothing of the device")] = False
+
+    __pydantic_config__ = RECORD
 
     @property
     def joules(self) -> float:
@@ -63,29 +66,6 @@ class HeldOutOperator:
         return self.predicted_seconds * self.constant_power
 
 
-class FactsDocument(StrictDocument):
-    """How fast a device computes and moves data, and what it draws."""
-
-    flops: PositiveFloat = Field(description="floating-point operations that it reaches [1/s]")
-    bandwidth: PositiveFloat = Field(description="bytes that it moves to and from its memory [byte/s]")
-    power: PositiveFloat = Field(description="most that it draws [W]")
-    rest: PositiveFloat = Field(description="what it draws without work [W]")
-    launch: PositiveFloat = Field(description="shortest time of any operator [s]")
-
-
-class HeldOutDocument(StrictDocument):
-    """An operator that was measured, and what a model said of it that had not seen it."""
-
-    device: str
-    group: str = Field(description="group of operators that it belongs to")
-    seconds: PositiveFloat = Field(description="measured [s]")
-    watts: PositiveFloat = Field(description="measured [W]")
-    predicted_seconds: PositiveFloat = Field(description="predicted [s]")
-    predicted_watts: PositiveFloat = Field(description="predicted [W]")
-    constant_power: PositiveFloat = Field(description="the most common power of what the model had seen [W]")
-    whole_device: bool = Field(description="whether the model had seen nothing of the device")
-
-
 class PortableDocument(StrictDocument):
     """A portable model of time and power."""
 
@@ -95,7 +75,7 @@ class PortableDocument(StrictDocument):
     max_features: float = Field(gt=0, le=1)
     random_state: int = Field(ge=0)
     groups: list[str] = Field(description="groups of operators of which something was measured")
-    devices: dict[str, FactsDocument] = Field(default_factory=dict, description="those that were learned from")
+    devices: dict[str, DeviceFacts] = Field(default_factory=dict, description="those that were learned from")
     share: PositiveFloat = Field(description="median power of all operators as a share of their device's most")
     powers: dict[str, PositiveFloat] = Field(
         default_factory=dict, description="median power of the operators of each device [W]"
@@ -103,9 +83,9 @@ class PortableDocument(StrictDocument):
     bounds: dict[Literal["latency", "energy"], PositiveFloat] = Field(
         default_factory=dict, description="relative error that nine of ten operators that were held out stay within"
     )
-    time: TreesDocument = Field(description="logarithm of the time over launch and roofline")
-    power: TreesDocument = Field(description="logarithm of the power over the device's most")
-    held_out: list[HeldOutDocument] = Field(
+    time: Trees = Field(description="logarithm of the time over launch and roofline")
+    power: Trees = Field(description="logarithm of the power over the device's most")
+    held_out: list[HeldOutOperator] = Field(
         default_factory=list, description="operators that were held out, with what was said of them"
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ._additive import AdditiveCost, additive_cost, cheapest_selection, likeliest_within, separable_cost
+from ._additive import AdditiveCost, additive_cost, cheapest_selection, likeliest_within
 from ._base import Estimate, Estimator, LayerEstimator, LayerShare, NetworkEstimator, layer_shares
 from ._breakdown import Breakdown, OperatorShare, break_down, estimate_layers, estimate_selection
 from ._choice_cost import ChoiceCost, CostTable, Derived, GroupedCost, sample_error
@@ -68,7 +68,6 @@ __all__ = [
     "nominal_time",
     "sample_error",
     "score",
-    "separable_cost",
     "transfer_schema",
     "with_fallback",
 ]

@@ -172,14 +172,8 @@ class AdditiveCost(ChoiceCost):
         """
         self(sample)
         chosen = {label: list(choices).index(sample[label]) for label, choices in self.costs.items()}
-        values = [choices[sample[label]] for label, choices in self.costs.items()]
-        places = {label: place for place, label in enumerate(self.costs)}
-        pairs = [
-            (places[first], places[second], float(pair.costs[chosen[first], chosen[second]]))
-            for pair in self.pairs
-            for first, second in [pair.labels]
-        ]
-        return dict(zip(self.costs, share_pairs(values, pairs), strict=True))
+        costs = {label: choices[sample[label]] for label, choices in self.costs.items()}
+        return share_pairs(costs, chosen, [(pair.labels, pair.costs) for pair in self.pairs])
 
     @cached_property
     def _plain(self) -> bool:

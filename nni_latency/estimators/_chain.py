@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -177,33 +177,41 @@ def _extended(best: Floats, origin: Ints, extra: Ints, scores: Sequence[float]) 
     return found, came_from
 
 
-def share_pairs(values: Sequence[float], pairs: Iterable[tuple[int, int, float]]) -> list[float]:
-    """Return costs with those of pairs, each of which is shared by its two in proportion to their own costs.
+def share_pairs(
+    costs: Mapping[str, float], chosen: Mapping[str, int], pairs: Iterable[tuple[Sequence[str], Floats]]
+) -> dict[str, float]:
+    """Return the costs of a network by label with those of pairs, each shared by its two in proportion to their own.
 
-    A share below zero becomes zero, and the others are scaled so that the total stays.
+    A share below zero becomes zero, and the others are scaled so that the total stays. Pairs of other labels are left
+    out.
 
     Parameters
     ----------
-    values : sequence of float
-        Costs.
-    pairs : iterable of (int, int, float)
-        Places of the two, and their cost.
+    costs : mapping of str to float
+        Costs by label.
+    chosen : mapping of str to int
+        Index of the choice of every label.
+    pairs : iterable of ((str, str), ndarray of shape (n_choices, n_choices))
+        Labels of the two, and their cost by the choices of the first and of the second.
 
     Examples
     --------
-    >>> share_pairs([1.0, 3.0, 0.0], [(0, 1, 2.0), (1, 2, 1.5)])
-    [1.5, 6.0, 0.0]
-    >>> share_pairs([1.0, 1.0, 8.0], [(0, 1, -4.0)])
-    [0.0, 0.0, 6.0]
+    >>> share_pairs({"a": 1.0, "b": 3.0}, {"a": 0, "b": 1}, [(("a", "b"), np.array([[0.0, 2.0]]))])
+    {'a': 1.5, 'b': 4.5}
+    >>> share_pairs({"a": 1.0, "b": 1.0, "c": 8.0}, {"a": 0, "b": 0}, [(("a", "b"), np.array([[-4.0]]))])
+    {'a': 0.0, 'b': 0.0, 'c': 6.0}
     """
-    shared = list(values)
-    for first, second, cost in pairs:
-        both = values[first] + values[second]
-        share = values[first] / both if both else 0.0
-        shared[first] += cost * share
-        shared[second] += cost * (1 - share)
-    total = math.fsum(shared)
-    if min(shared, default=0.0) >= 0 or total <= 0:
+    shared = dict(costs)
+    for (first, second), by_choice in pairs:
+        if first in costs and second in costs:
+            cost = float(by_choice[chosen[first], chosen[second]])
+            both = costs[first] + costs[second]
+            share = costs[first] / both if both else 0.0
+            shared[first] += cost * share
+            shared[second] += cost * (1 - share)
+    total = math.fsum(shared.values())
+    if min(shared.values(), default=0.0) >= 0 or total <= 0:
         return shared
-    kept = [max(0.0, value) for value in shared]
-    return [total * (value / math.fsum(kept)) for value in kept]
+    kept = {label: max(0.0, value) for label, value in shared.items()}
+    whole = math.fsum(kept.values())
+    return {label: total * (value / whole) for label, value in kept.items()}

@@ -215,11 +215,6 @@ class MeasuringEstimator(Estimator):
         """Return the networks to measure, without duplicates."""
 
 
-def as_estimate(known: CachedCost, missing: tuple[str, ...] = ()) -> Estimate:
-    """Convert a cached cost to an estimate."""
-    return Estimate(known.value, known.low, known.high, missing)
-
-
 class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
     """Base class of layer-based measuring estimators."""
 
@@ -265,7 +260,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
         if known is None:
             self._known.refresh()
             known = self._known.operator(op.op_key, self._protocol) or self._measure_alone(op)
-        return as_estimate(known, (f"measured alone: {op.op_key}",) if known.alone else ())
+        return Estimate.of(known, (f"measured alone: {op.op_key}",) if known.alone else ())
 
     def has_met(self, op: OpSpec) -> bool:
         """Whether the operator was measured inside a network, so that `estimate_op` measures nothing."""
@@ -389,7 +384,7 @@ class MeasuredNetworkEstimator(MeasuringEstimator, NetworkEstimator):
         self._learn([network])
         known = self._known.network(network.digest, self._protocol)
         assert known is not None, network
-        return as_estimate(known)
+        return Estimate.of(known)
 
     def _unknown(self, networks: Sequence[TracedNetwork]) -> list[TracedNetwork]:
         found = {network.digest: network for network in networks}

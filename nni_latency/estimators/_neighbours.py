@@ -12,7 +12,6 @@ from nni_latency.estimators._additive import AdditiveCost
 from nni_latency.estimators._base import Estimate
 from nni_latency.estimators._chain import share_pairs
 from nni_latency.estimators._choice_cost import CostTable
-from nni_latency.operators import OpSpec
 from nni_latency.tables import LookupTable
 from nni_latency.units import combination_of
 
@@ -25,22 +24,20 @@ def neighbouring_parts(
     A pair is shared by its two layers in proportion to their costs, and no part falls below zero. Intervals widen with
     the parts; the uncertainty of pairs is part of the error of whole networks.
     """
-    places = {layer: place for place, (layer, _, _) in enumerate(parts)}
-    sizes = {layer.name: layer.choices for layer in table.layers}
-    pairs = []
-    for pair in table.pairs:
-        if all(layer in places for layer in pair.layers):
-            first, second = (places[layer] for layer in pair.layers)
-            indices = [_index(sizes[layer], parts[places[layer]][1]) for layer in pair.layers]
-            pairs.append((first, second, float(pair.by_choice[indices[0], indices[1]])))
-    if not pairs:
+    if not table.pairs:
         return list(parts)
+    sizes = {layer.name: layer.choices for layer in table.layers}
+    chosen = {layer: _index(sizes[layer], choice) for layer, choice, _ in parts if layer in sizes}
     combination = combination_of(table.metric)
-    counted = [combination.counted(part) for _, _, part in parts]
-    shared = share_pairs([part.value for part in counted], pairs)
+    counted = {layer: combination.counted(part) for layer, _, part in parts}
+    shared = share_pairs(
+        {layer: part.value for layer, part in counted.items()},
+        chosen,
+        [(pair.layers, pair.by_choice) for pair in table.pairs],
+    )
     return [
-        (layer, choice, combination.counted(_changed(part, value)) if value != part.value else own)
-        for (layer, choice, own), part, value in zip(parts, counted, shared, strict=True)
+        (layer, choice, own if shared[layer] == part.value else combination.counted(_changed(part, shared[layer])))
+        for (layer, choice, own), part in zip(parts, counted.values(), strict=True)
     ]
 
 
@@ -53,24 +50,6 @@ def _changed(part: Estimate, value: float) -> Estimate:
 def _index(choices: Sequence[str], choice: str) -> int:
     """Return the index of a choice; of a fixed layer of another size than in the table, that of its first choice."""
     return choices.index(choice) if choice in choices else 0
-
-
-def neighbouring_operators(table: LookupTable, ops: Sequence[OpSpec], parts: Sequence[Estimate]) -> list[Estimate]:
-    """Return the operators of a captured network with the costs of pairs, if they are the layers of the table."""
-    if not table.pairs or len(ops) != len(table.layers):
-        return list(parts)
-    chosen = [
-        next((choice for choice, entry in layer.entries.items() if entry.op == op), None)
-        for layer, op in zip(table.layers, ops, strict=True)
-    ]
-    named = [
-        (layer.name, choice, part)
-        for layer, choice, part in zip(table.layers, chosen, parts, strict=True)
-        if choice is not None
-    ]
-    if len(named) < len(parts):
-        return list(parts)
-    return [part for _, _, part in neighbouring_parts(table, named)]
 
 
 def paired_cost(cost: AdditiveCost, table: LookupTable, defaults: Mapping[str, str]) -> AdditiveCost:

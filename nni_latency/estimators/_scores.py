@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agreement of predictions with measurements: metrics used in papers on latency prediction."""
 
-from __future__ import annotations
+# Annotations are not postponed: older versions of pydantic evaluate those of a base in the module of the derived class.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
+from pydantic import PositiveInt
 
+from nni_latency.documents import RECORD, InFile
 from nni_latency.errors import InvalidValueError
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 @dataclass(frozen=True)
@@ -35,14 +46,16 @@ class Scores:
         Largest absolute percentage error.
     """
 
-    n: int
+    n: PositiveInt
     mape: float
     rmspe: float
     bias: float
     within5: float
     within10: float
-    spearman: float
+    spearman: Annotated[float, InFile(float | None, _or_nan, _or_none)]
     worst: float
+
+    __pydantic_config__ = RECORD
 
 
 def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:

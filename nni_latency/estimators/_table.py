@@ -14,7 +14,7 @@ import nni_latency.estimators.transfer as transfer
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, listed
 from nni_latency.estimators._additive import AdditiveCost, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator, LayerShare, layer_shares
-from nni_latency.estimators._neighbours import neighbouring_operators, neighbouring_parts, paired_cost
+from nni_latency.estimators._neighbours import neighbouring_parts, paired_cost
 from nni_latency.estimators._operator_predictor import OperatorPredictor, nearest_entry
 from nni_latency.operators import Graph, OpSpec
 from nni_latency.platforms import Platform
@@ -420,14 +420,23 @@ class TableEstimator(LayerEstimator):
                 "nearest entries with missing='nearest'."
             )
 
+    def _choice_at(self, place: int, op: OpSpec, count: int) -> str | None:
+        """Return the choice with the operator at one of `count` positions, if they are the space's layers."""
+        if count != len(self.table.layers):
+            return None
+        return next((name for name, entry in self.table.layers[place].entries.items() if entry.op == op), None)
+
     def placed(self, place: int, op: OpSpec, count: int) -> Estimate | None:
         """Return the entry of the operator at one of `count` positions, if they are the space's layers."""
-        if not self.table.layers or count != len(self.table.layers):
-            return None
-        entries = self.table.layers[place].entries.values()
-        return next((Estimate.of(entry) for entry in entries if entry.op == op), None)
+        choice = self._choice_at(place, op, count)
+        return None if choice is None else Estimate.of(self.table.layers[place].entries[choice])
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         """Estimate the operators of a captured network, each by its own layer if they are the space's layers."""
         parts = [self.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
-        return neighbouring_operators(self.table, ops, parts)
+        named = [
+            (self.table.layers[place].name, choice, part)
+            for place, (op, part) in enumerate(zip(ops, parts, strict=True))
+            if (choice := self._choice_at(place, op, len(ops))) is not None
+        ]
+        return [part for _, _, part in self.with_neighbours(named)] if len(named) == len(parts) else parts

@@ -11,7 +11,6 @@ from ._family import (
     generate_onnx,
     generated_files,
     members_in_turn,
-    onnx_name,
     save_onnx,
 )
 from ._graph_estimator import GraphNetworkEstimator
@@ -57,7 +56,6 @@ __all__ = [
     "latency_conflicts",
     "light_onnx",
     "members_in_turn",
-    "onnx_name",
     "own_predictor",
     "read_measured",
     "read_nnlqp",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def check_networks(networks: Iterable[MeasuredNetwork]) -> list[MeasuredNetwork]
     return list(found.values())
 
 
-def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -> list[MeasuredNetwork]:
+def read_measured(folder: str | Path) -> list[MeasuredNetwork]:
     """Read a data set in NNLQP's layout as training data.
 
     Parameters
@@ -84,8 +84,6 @@ def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -
     folder : str or Path
         Folder of ``gt.txt`` and the ONNX files; see `read_nnlqp`. The platform of a line is an id such as
         ``epyc-7763.torch.fp32.t1``, or the name of a device.
-    told : callable, optional
-        Called after every line.
 
     Returns
     -------
@@ -110,7 +108,6 @@ def read_measured(folder: str | Path, told: Callable[[], None] = lambda: None) -
                 broken[item.onnx_path] = str(error)
         if key in graphs:
             found.append(_measured(item, graphs[key]))
-        told()
     if broken:
         raise FileFormatError(f"Networks of {str(folder)!r} cannot be read. {listed(broken.values(), separator=' ')}")
     return found

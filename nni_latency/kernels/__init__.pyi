@@ -9,7 +9,7 @@ from ._building import (
     measure_kernels,
     read_kernels,
 )
-from ._catalogue import find_types, kernel_name, kernel_types
+from ._catalogue import find_types, kernel_types
 from ._document import kernels_schema
 from ._kernel import NN_METER_KERNELS, USUAL_KERNELS, Kernel
 from ._kernel_schedule import KernelSchedule, Standing
@@ -43,7 +43,6 @@ __all__ = [
     "divide",
     "find_types",
     "is_sound",
-    "kernel_name",
     "kernel_of",
     "kernel_types",
     "kernels_schema",

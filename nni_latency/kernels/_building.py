@@ -128,7 +128,6 @@ def build_predictor_for_kernel(
     iteration: int = 5,
     error_threshold: float = 0.1,
     protocol: Protocol | None = None,
-    sampling: Sampling | None = None,
     **how: Unpack[MeasuringOptions],
 ) -> KernelPredictor:
     """Build the predictor of one kernel type, with the parameter names of nn-Meter's builder.
@@ -149,8 +148,6 @@ def build_predictor_for_kernel(
         Relative error above which an error is large.
     protocol : Protocol, optional
         As for `build_predictors`.
-    sampling : Sampling, optional
-        Replaces the four numbers, with all options of sampling.
     **how
         As for `nni_latency.tables.build_table`.
 
@@ -167,8 +164,8 @@ def build_predictor_for_kernel(
         As for `build_predictors`.
     """
     kinds = find_types([kernel_type]) if isinstance(kernel_type, str) else (kernel_type,)
-    chosen = sampling or Sampling(init_sample_num, finegrained_sample_num, iteration, error_threshold)
-    schedule, _ = _measure(kinds, runtime, protocol, chosen, None, Aim(), how)
+    sampling = Sampling(init_sample_num, finegrained_sample_num, iteration, error_threshold)
+    schedule, _ = _measure(kinds, runtime, protocol, sampling, None, Aim(), how)
     return next(iter(_learn(schedule, runtime).predictors.values()))
 
 

@@ -8,31 +8,9 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from nni_latency.documents import DocumentFormat, StrictDocument
-from nni_latency.regression import ProcessDocument, TreesDocument
+from nni_latency.kernels._model import KernelModel
+from nni_latency.kernels._predictor import KernelScores
 from nni_latency.tables import CostDocument, HeaderDocument
-
-
-class ModelDocument(StrictDocument):
-    """What was learned."""
-
-    name: str
-    base: list[float] | None = Field(None, description="seconds by term of the work; null for a forest of seconds")
-    trees: TreesDocument | None = None
-    process: ProcessDocument | None = None
-
-
-class ScoresDocument(StrictDocument):
-    """How well kernels are predicted that a model has not seen. Ratios; RMSE in seconds."""
-
-    n: int = Field(ge=1)
-    mape: float
-    rmspe: float
-    bias: float
-    within5: float
-    within10: float
-    spearman: float | None
-    worst: float
-    rmse: float
 
 
 class SettingsDocument(StrictDocument):
@@ -52,9 +30,9 @@ class PredictorDocument(StrictDocument):
     activations: list[str] = Field(description="activations that features tell apart")
     settings: SettingsDocument
     chosen: str
-    scores: dict[str, ScoresDocument] = Field(description="by model, in cross-validation")
+    scores: dict[str, KernelScores] = Field(description="by model, in cross-validation")
     interval_factor: float = Field(ge=1, description="by what factor a prediction may be off, up or down")
-    model: ModelDocument
+    model: KernelModel
 
 
 class MeasuredKernelDocument(CostDocument):

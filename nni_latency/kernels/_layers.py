@@ -282,8 +282,3 @@ def split_operators(shapes: Shapes, _: Sizes) -> tuple[OpSpec, ...]:
     """Return the copy of a split in a runtime without views."""
     batch, channels, *area = shapes[0]
     return (OpSpec.of("split", shapes, dim=1, out=(batch, channels // 2, *area)),)
-
-
-def tokens_of(shape: Sequence[int]) -> int:
-    """Return the number of tokens: the product of all dimensions but the first and last."""
-    return math.prod(shape[1:-1])

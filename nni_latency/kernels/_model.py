@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 
+from nni_latency.documents import RECORD
 from nni_latency.errors import InvalidValueError
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
@@ -70,9 +72,13 @@ class KernelModel:
     """
 
     name: str
-    base: tuple[float, ...] | None = None
+    base: Annotated[
+        tuple[float, ...] | None, Field(description="seconds by term of the work; null for a forest of seconds")
+    ] = None
     trees: Trees | None = None
     process: Process | None = None
+
+    __pydantic_config__ = RECORD
 
     def predict(self, table: FeatureTable, kernels: Sequence[Kernel]) -> Array:
         """Return the latency of every kernel [s], (n,)."""
@@ -83,42 +89,29 @@ class KernelModel:
         expected = table.terms(kernels) @ np.array(self.base)
         return np.maximum(corrected(expected, parts, table.physical(kernels)), _LEAST)
 
-    def content(self) -> dict[str, Any]:
-        """Return the model as plain values."""
-        return {
-            "name": self.name,
-            "base": None if self.base is None else list(self.base),
-            "trees": self.trees and self.trees.content(),
-            "process": self.process and self.process.content(),
-        }
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any], table: FeatureTable) -> KernelModel:
-        """Restore a model from plain values.
+    def check(self, table: FeatureTable) -> KernelModel:
+        """Return the model if it matches the features of a group.
 
         Raises
         ------
         InvalidValueError
-            If it does not match the features of the group.
+            If it does not.
         """
-        base = None if content["base"] is None else tuple(content["base"])
-        trees = Trees.read(content["trees"]) if content["trees"] else None
-        process = Process.read(content["process"]) if content["process"] else None
-        if trees is None and (process is None or base is None):
-            raise InvalidValueError(f"The model {content['name']!r} has neither trees nor a process over a base.")
+        if self.trees is None and (self.process is None or self.base is None):
+            raise InvalidValueError(f"The model {self.name!r} has neither trees nor a process over a base.")
         sample = _any_kernel(table)
-        n_features = len((table.plain if base is None else table.physical)([sample])[0])
-        if trees is not None:
-            trees.check(n_features)
-        if process is not None and len(process.centre) != n_features:
+        n_features = len((table.plain if self.base is None else table.physical)([sample])[0])
+        if self.trees is not None:
+            self.trees.check(n_features)
+        if self.process is not None and len(self.process.centre) != n_features:
             raise InvalidValueError(
-                f"The process has {number_of(len(process.centre), 'feature')}, the group {n_features}."
+                f"The process has {number_of(len(self.process.centre), 'feature')}, the group {n_features}."
             )
-        if base is not None and len(base) != table.terms([sample]).shape[1]:
+        if self.base is not None and len(self.base) != table.terms([sample]).shape[1]:
             raise InvalidValueError(
-                f"The base has {number_of(len(base), 'term')}, the group {table.terms([sample]).shape[1]}."
+                f"The base has {number_of(len(self.base), 'term')}, the group {table.terms([sample]).shape[1]}."
             )
-        return cls(str(content["name"]), base, trees, process)
+        return self
 
 
 def _any_kernel(table: FeatureTable) -> Kernel:
@@ -214,11 +207,6 @@ class FeatureTable:
         names = dict.fromkeys(name for kind in kinds.values() for name in kind.domains)
         self.names = tuple(names)
         self._known: dict[Kernel, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = {}
-
-    @property
-    def plain_names(self) -> tuple[str, ...]:
-        """Names of nn-Meter's features."""
-        return (*self.names, "FLOPS", "PARAMS")
 
     def plain(self, kernels: Sequence[Kernel]) -> Array:
         """Return nn-Meter's features, (n_kernels, n_features): configuration, FLOPs and parameters."""

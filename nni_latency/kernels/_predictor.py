@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -42,7 +41,7 @@ class KernelScores(Scores):
         Root mean square error [s].
     """
 
-    rmse: float = math.nan
+    rmse: float
 
     @classmethod
     def of(cls, predicted: ArrayLike, measured: ArrayLike) -> KernelScores:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.costs import Cost
+from nni_latency.documents import plain
 from nni_latency.errors import InvalidValueError, MissingEntryError, listed
 from nni_latency.estimators import Estimate
 from nni_latency.kernels._catalogue import find_types, kernel_types
@@ -22,11 +23,9 @@ from nni_latency.kernels._document import (
     KernelsDocument,
     MeasuredKernelDocument,
     PredictorDocument,
-    ScoresDocument,
 )
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._kernel_type import KernelType
-from nni_latency.kernels._model import KernelModel
 from nni_latency.kernels._naming import kernel_of
 from nni_latency.kernels._predictor import KernelPredictor, KernelScores
 from nni_latency.operators import OpSpec
@@ -225,22 +224,16 @@ class KernelPredictors(TableHeader):
 
 def _content(predictor: KernelPredictor) -> dict[str, Any]:
     settings = {name: value for name, value in predictor.get_params().items() if name != "types"}
-    scores = {name: _plain(asdict(item)) for name, item in predictor.scores_.items()}
     return {
         "group": predictor.group_,
         "kinds": list(predictor.kinds_),
         "activations": list(predictor.table_.activations),
         "settings": {**settings, "candidates": list(predictor.candidates)},
         "chosen": predictor.chosen_,
-        "scores": scores,
+        "scores": {name: plain(item) for name, item in predictor.scores_.items()},
         "interval_factor": predictor.interval_factor_,
-        "model": predictor.model_.content(),
+        "model": plain(predictor.model_),
     }
-
-
-def _plain(scores: Mapping[str, float]) -> dict[str, float | None]:
-    # JSON lacks NaN, the only number that differs from itself.
-    return {name: value if value == value else None for name, value in scores.items()}
 
 
 def _held_out_content(item: MeasuredKernel, held_out: Mapping[str, float]) -> dict[str, float]:
@@ -254,18 +247,13 @@ def _predictor(
     made = KernelPredictor(**{**settings, "candidates": tuple(settings["candidates"])}, types=types)
     made._take_kinds(find_types(document.kinds, types), document.activations)
     made.chosen_ = document.chosen
-    made.scores_ = {name: _scores(item) for name, item in document.scores.items()}
+    made.scores_ = document.scores
     made.interval_factor_ = document.interval_factor
     held_out = [item.held_out for item in kernels if item.kind in made.kinds_]
     if None not in held_out:
         made.held_out_ = np.array(held_out, dtype=np.float64)
-    made.model_ = KernelModel.read(document.model.model_dump(), made.table_)
+    made.model_ = document.model.check(made.table_)
     return made
-
-
-def _scores(document: ScoresDocument) -> KernelScores:
-    fields = document.model_dump()
-    return KernelScores(**{**fields, "spearman": math.nan if fields["spearman"] is None else fields["spearman"]})
 
 
 def _kernel_content(item: MeasuredKernel) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ._lessons import (
     known_networks,
     lessons,
 )
-from ._own_predictor import BasePredictor, base_predictor, is_learned, learned_platforms, older_platforms
+from ._own_predictor import BasePredictor, base_predictor, is_learned, older_platforms
 from ._speed import DIFFERS, devices_here, measure_reference, speeds_now
 from ._this_machine import (
     LEARNING_SHARE,
@@ -43,7 +43,6 @@ __all__ = [
     "is_named",
     "known_networks",
     "learn_machine",
-    "learned_platforms",
     "lessons",
     "load_current",
     "load_version",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from nni_latency.database import (
@@ -32,6 +31,7 @@ from nni_latency.learning._lessons import (
     predictor_of,
 )
 from nni_latency.units import format_percent, number_of
+from nni_latency.version import __version__
 
 #: Minimum number of held-out examples to compare versions.
 _FEWEST = 3
@@ -108,9 +108,9 @@ def load_current(store: DatabaseStore, name: str = EVOLVING) -> Any | None:
     return None if found is None else _load(store, found)
 
 
-def current_versions(store: DatabaseStore, name: str = EVOLVING) -> list[PredictorVersion]:
+def current_versions(store: DatabaseStore) -> list[PredictorVersion]:
     """Return the active versions of the network predictor and the kernel predictors."""
-    return [item for item in predictor_versions(store.database) if item.is_current and is_named(item.name, name)]
+    return [item for item in predictor_versions(store.database) if item.is_current and is_named(item.name, EVOLVING)]
 
 
 def load_version(store: DatabaseStore, number: int) -> Any:
@@ -189,7 +189,7 @@ def _compare(
         lesson.name,
         0,
         time.time(),
-        metadata.version("nni_latency"),
+        __version__,
         len(learned),
         len(held_out),
         count_stored(store.database)["records"],

@@ -105,7 +105,7 @@ def make_runtime(
     if connection is None:
         made: Runtime = registration.make(device, **options)
         return made
-    if "place" not in registration.parameters():
+    if not registration.on_devices:
         raise InvalidValueError(
             f"The runtime {name!r} runs on this machine alone: it has no adapter for a device such as {device!r}. "
             f"These run on devices: {', '.join(load_registry().runtimes_on_devices)}."

@@ -53,11 +53,6 @@ class CampaignHeader:
         how = {name: value for name, value in self.protocol.as_dict().items() if name not in EXTENDABLE}
         return _digest([self.kind, self.content, self.platform.identity, how])
 
-    @property
-    def protocol_digest(self) -> str:
-        """Digest of how it is measured, without the settings that say how long to go on."""
-        return _digest({name: value for name, value in self.protocol.as_dict().items() if name not in EXTENDABLE})
-
 
 class CampaignLog(ABC):
     """One campaign in a store, held by one process. What is appended is safe when the call returns.

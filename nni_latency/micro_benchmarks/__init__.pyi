@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-from ._blocks import BATCHES, BLOCKS, KINDS, Block, draw_blocks
+from ._blocks import BLOCKS, KINDS, Block, draw_blocks
 from ._point_schedule import FEEDER, PointSchedule, fed_chain, inputs_of
 from ._points import BenchmarkPoint, BenchmarkPoints, points_schema
 from ._running import SERIES, run_benchmarks
 
 __all__ = [
-    "BATCHES",
     "BLOCKS",
     "FEEDER",
     "KINDS",

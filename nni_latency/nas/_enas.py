@@ -11,6 +11,7 @@ from torch import nn
 
 from nni_latency.errors import InvalidValueError, UnreachableTargetError
 from nni_latency.nas import _nni
+from nni_latency.spaces import labels_of
 from nni_latency.units import number_of
 
 #: Networks that are drawn at a time where a filter refuses some.
@@ -306,14 +307,12 @@ def _checked_penalty(penalty: Any) -> Any:
 
 def _options_of(space: Any) -> dict[str, list[Any]]:
     options = {}
-    for label, mutable in space.simplify().items():
+    for label, mutable in labels_of(space).items():
         if not isinstance(mutable, _nni.Categorical | _nni.CategoricalMultiple):
             raise InvalidValueError(
                 f"ENAS chooses among values, and the label {label!r} is a {type(mutable).__name__}."
             )
         options[label] = list(mutable.grid())
-    if not options:
-        raise InvalidValueError(f"The space {type(space).__name__} has no choices: there is nothing to search.")
     return options
 
 

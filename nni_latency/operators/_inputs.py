@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,8 @@ from torch.nn.parameter import is_lazy
 from nni_latency.errors import InvalidValueError, reason_of
 from nni_latency.operators._op_spec import LARGEST_TENSOR
 from nni_latency.units import whole_number
+
+Item = TypeVar("Item")
 
 #: Placeholder of the batch in a written shape.
 _BATCH = "N"
@@ -175,16 +177,21 @@ def _move(item: Any, device: str | None) -> Any:
     return item if device is None else torch.empty_like(item, device=device)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested lists, tuples and dictionaries, in order."""
-    if isinstance(value, torch.Tensor):
+def instances_in(value: Any, kind: type[Item]) -> Iterator[Item]:
+    """Yield the instances of a class in nested lists, tuples and dictionaries, in order."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_in(item)
+            yield from instances_in(item, kind)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors_in(item)
+            yield from instances_in(item, kind)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested lists, tuples and dictionaries, in order."""
+    return instances_in(value, torch.Tensor)
 
 
 def packed_weights(value: Any) -> list[torch.Tensor]:

@@ -238,10 +238,6 @@ def shape_in_file(item: Any) -> Shape:
     return tuple(max(0, size.dim_value) for size in item.type.tensor_type.shape.dim)
 
 
-def type_in_file(onnx: Any, item: Any) -> TensorType:
-    return TensorType(shape_in_file(item), dtype_name(onnx, item.type.tensor_type.elem_type))
-
-
 def dtype_name(onnx: Any, number: int) -> str:
     """Return torch's name of an element type."""
     name = onnx.TensorProto.DataType.Name(number).lower() if number else "float"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ._conditions import CONDITIONS, Conditions, gpu_handle, read_conditions
+from ._conditions import CONDITIONS, Conditions, ancestors, gpu_handle, read_conditions
 from ._facts import FACTS, Fact, affinity, cache_sizes, collect_facts
 from ._platform import (
     OTHER_DEVICES,
@@ -27,6 +27,7 @@ __all__ = [
     "Platform",
     "Remark",
     "affinity",
+    "ancestors",
     "cache_sizes",
     "check_same_platform",
     "collect_facts",

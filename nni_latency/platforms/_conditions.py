@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
@@ -459,10 +460,13 @@ def _others(ids: set[int], root: Path) -> set[int]:
 
 def _descends(process: int, root: Path) -> bool:
     """Say whether a process is this one, or one that it started, such as a worker that measures."""
-    while process > 1 and process != os.getpid():
-        try:
+    return process == os.getpid() or os.getpid() in ancestors(process, root)
+
+
+def ancestors(process: int, root: Path) -> Iterator[int]:
+    """Yield the processes that started a process, the nearest first, as far as they are known."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while process > 1:
             # The second field, a name in brackets, may hold anything.
             process = int((root / "proc" / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return False
-    return process == os.getpid()
+            yield process

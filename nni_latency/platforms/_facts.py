@@ -8,8 +8,9 @@ import platform
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+
+from nni_latency.version import __version__
 
 FactValue = str | int | float | bool
 
@@ -201,10 +202,7 @@ def _software_facts() -> Iterator[tuple[str, FactValue]]:
     import torch
 
     yield "torch", torch.__version__.partition("+")[0]
-    try:
-        yield "nni_latency", metadata.version("nni_latency")
-    except metadata.PackageNotFoundError:
-        return
+    yield "nni_latency", __version__
 
 
 def _proc_cpuinfo(root: Path) -> dict[str, str]:

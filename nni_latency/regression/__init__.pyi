@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from ._document import ProcessDocument, TreesDocument
 from ._folds import Rows, conformal_factor, draw_folds, held_out
 from ._gaussian import CORRELATIONS, Posterior, Spectrum, ordinary_weights, squared_distances
 from ._process import Process, left_out, negative_log_likelihood
@@ -12,7 +11,7 @@ from ._robust import (
     huber_weights,
     weighted_quantile,
 )
-from ._sums import Correction, corrected, nonnegative, proportional
+from ._sums import Correction, corrected, nonnegative, one_hot, proportional
 from ._trees import Tree, Trees
 
 __all__ = [
@@ -20,12 +19,10 @@ __all__ = [
     "Correction",
     "Posterior",
     "Process",
-    "ProcessDocument",
     "Rows",
     "Spectrum",
     "Tree",
     "Trees",
-    "TreesDocument",
     "conformal_factor",
     "corrected",
     "deviation",
@@ -39,6 +36,7 @@ __all__ = [
     "left_out",
     "negative_log_likelihood",
     "nonnegative",
+    "one_hot",
     "ordinary_weights",
     "proportional",
     "squared_distances",

@@ -9,14 +9,15 @@ the targets are likeliest, C. E. Rasmussen and C. K. I. Williams, "Gaussian Proc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, PositiveFloat
 
+from nni_latency.documents import RECORD, InFile, Vector
 from nni_latency.errors import InvalidValueError
 from nni_latency.regression._gaussian import CORRELATIONS, Posterior, squared_distances
 
@@ -61,10 +62,12 @@ class Process:
     [0.8, 0.0]
     """
 
-    points: Array
-    weights: Array
-    centre: Array
-    width: Array
+    points: Annotated[Array, InFile(list[list[float]], np.array, np.ndarray.tolist)]
+    weights: Annotated[Vector, Field(description="what each point adds to an answer")]
+    centre: Vector
+    width: Annotated[Array, InFile(list[PositiveFloat], np.array, np.ndarray.tolist)]
+
+    __pydantic_config__ = RECORD
 
     def __post_init__(self) -> None:
         n_features = len(self.centre)
@@ -96,15 +99,6 @@ class Process:
             features, targets = features[chosen], targets[chosen]
         points, centre, width, ratio = _standardised(features, targets)
         return cls(points, _seen(_distances(points, points), targets, ratio).weights, centre, width)
-
-    def content(self) -> dict[str, Any]:
-        """Return plain values, as `ProcessDocument` checks them."""
-        return {name: getattr(self, name).tolist() for name in ("centre", "width", "weights", "points")}
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Process:
-        """Make it of plain values."""
-        return cls(*(np.array(content[name], dtype=np.float64) for name in ("points", "weights", "centre", "width")))
 
 
 _correlation = CORRELATIONS["matern32"]

@@ -100,3 +100,12 @@ def corrected(expected: Array, corrections: Sequence[Correction], features: Arra
         What the corrections see.
     """
     return np.asarray(expected * np.exp(np.mean([item.predict(features) for item in corrections], axis=0)))
+
+
+def one_hot(indices: NDArray[np.int64], sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Return the one-hot encoding of all choices, (n, sum of sizes)."""
+    encoded = np.zeros((len(indices), sum(sizes)))
+    starts = np.cumsum([0, *sizes[:-1]])
+    for start, chosen in zip(starts, indices.T, strict=True):
+        encoded[np.arange(len(chosen)), start + chosen] = 1.0
+    return encoded

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 
+from nni_latency.documents import RECORD
 from nni_latency.errors import InvalidValueError, MissingDependencyError
 from nni_latency.units import number_of
 
@@ -48,10 +50,14 @@ class Tree:
         By node, its right child; 0 for a leaf.
     """
 
-    feature: tuple[int, ...]
-    threshold: tuple[float, ...]
+    feature: Annotated[tuple[int, ...], Field(description="the feature that divides a node; -1 for a leaf")]
+    threshold: Annotated[
+        tuple[float, ...], Field(description="largest value that goes to the left; of a leaf, its value")
+    ]
     left: tuple[int, ...]
     right: tuple[int, ...]
+
+    __pydantic_config__ = RECORD
 
     def __post_init__(self) -> None:
         count = len(self.feature)
@@ -81,9 +87,11 @@ class Trees:
         By what the sum is multiplied: one over the number of trees for a forest.
     """
 
-    trees: tuple[Tree, ...]
+    trees: Annotated[tuple[Tree, ...], Field(min_length=1)]
     offset: float = 0.0
     scale: float = 1.0
+
+    __pydantic_config__ = RECORD
 
     def predict(self, features: ArrayLike) -> Array:
         """Return the answer for every row of features, (n,)."""
@@ -191,15 +199,6 @@ class Trees:
             raise ValueError("there is no tree, or a number is not finite.")
         return cls(trees, offset, scale)
 
-    def content(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"offset": self.offset, "scale": self.scale, "trees": [_content(tree) for tree in self.trees]}
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Trees:
-        """Make them of plain values."""
-        return cls(tuple(_read(tree) for tree in content["trees"]), content["offset"], content["scale"])
-
 
 @dataclass(frozen=True)
 class _Walk:
@@ -279,11 +278,3 @@ def _written(
         tuple(float(f"{number:.{count}g}") for number, count in zip(numbers.tolist(), digits.tolist(), strict=True)),
         *(tuple(np.where(is_leaf, 0, child).astype(int).tolist()) for child in (left, right)),
     )
-
-
-def _content(tree: Tree) -> dict[str, Sequence[float]]:
-    return {name: list(getattr(tree, name)) for name in ("feature", "threshold", "left", "right")}
-
-
-def _read(content: Mapping[str, Any]) -> Tree:
-    return Tree(*(tuple(content[name]) for name in ("feature", "threshold", "left", "right")))

@@ -3,10 +3,8 @@ from ._covering import N_NETWORKS, operator_plan
 from ._fbnet import FBNetSpace
 from ._fbnet_geometry import (
     CANDIDATES,
-    PRESETS,
     PUBLISHED_NETWORKS,
     FBNetGeometry,
-    complete_selection,
     parse_architecture,
     parse_candidate,
     scale_channels,
@@ -24,7 +22,6 @@ __all__ = [
     "CANDIDATES",
     "HUB_SPACES",
     "N_NETWORKS",
-    "PRESETS",
     "PUBLISHED_NETWORKS",
     "ClassificationHead",
     "ConvBlock",
@@ -39,7 +36,6 @@ __all__ = [
     "check_sample",
     "choices_of",
     "class_of",
-    "complete_selection",
     "draw_samples",
     "example_inputs_of",
     "fbnet_space",

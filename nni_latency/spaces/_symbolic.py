@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import Learned, is_parameter
+from nni_latency.operators import Learned, instances_in, is_parameter
 
 #: Combinations of choices that one value may depend on.
 MOST_CASES = 2_000_000
@@ -370,14 +370,7 @@ class Sizes(Sequence[int]):
 
 def symbols_in(value: Any) -> Iterator[SymbolicTensor]:
     """Yield the symbolic tensors of nested lists, tuples and dictionaries, in order."""
-    if isinstance(value, SymbolicTensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from symbols_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from symbols_in(item)
+    return instances_in(value, SymbolicTensor)
 
 
 def replace_symbols(value: Any, new: Iterator[Any]) -> Any:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from ._arithmetic import (
     CONFLICTS,
-    WEIGHTED,
     Conflict,
     as_throughput,
     fold_calibration,
@@ -11,7 +10,7 @@ from ._arithmetic import (
     weigh_tables,
 )
 from ._builder import build_table, rebuild_table, write_table
-from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, check_new, new_file
+from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, new_file
 from ._comparison import TableComparison, compare_tables
 from ._counted import count_table
 from ._entries import UNKNOWN, Entry, MeasuredNetwork, TableLayer, named_operators
@@ -41,7 +40,7 @@ from ._plan import (
 )
 from ._shipped import LIST_SHIPPED, find_table, shipped_table, shipped_tables, validation_path
 from ._solved import BatchSchedule
-from ._solving import Solution, metered_table, network_powers, solve_entries
+from ._solving import Solution, solve_entries
 
 __all__ = [
     "CONFLICTS",
@@ -51,7 +50,6 @@ __all__ = [
     "OPERATORS",
     "UNKNOWN",
     "UNKNOWN_SPACE",
-    "WEIGHTED",
     "ArgumentValue",
     "BatchSchedule",
     "CachedCost",
@@ -92,7 +90,6 @@ __all__ = [
     "as_throughput",
     "build_table",
     "candidate_subjects",
-    "check_new",
     "check_operators",
     "compare_tables",
     "count_table",
@@ -105,9 +102,7 @@ __all__ = [
     "measure_networks",
     "measure_plan_of",
     "merge_tables",
-    "metered_table",
     "named_operators",
-    "network_powers",
     "new_file",
     "operator_entries",
     "rebuild_table",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, PositiveFloat, model_validator
@@ -20,6 +19,7 @@ from nni_latency.platforms import Platform
 from nni_latency.tables._machine import Residency
 from nni_latency.tables._plan import SpaceReference
 from nni_latency.units import METRIC_UNITS, check_metric
+from nni_latency.version import __version__
 
 #: An argument of a space, with lists in place of tuples.
 Argument = bool | int | float | str | None | list[JsonValue]
@@ -82,7 +82,7 @@ class TableHeader:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     campaign: str | None = None
-    package_version: str | None = field(default_factory=lambda: version("nni_latency"))
+    package_version: str | None = __version__
 
     def __post_init__(self) -> None:
         check_metric(self.metric)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement import Record, quantile
-from nni_latency.regression import Posterior
+from nni_latency.regression import Posterior, one_hot
 from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._layer_schedule import LayerSchedule, Network
 from nni_latency.tables._lookup_table import LookupTable
@@ -120,7 +120,7 @@ def solve_entries(
     sizes = [len(column) for column in prior]
     known = np.concatenate(prior) / np.concatenate(prior).mean()
     columns = np.column_stack([known, *([_scaled(features)] if len(features) else [])])
-    design, in_common = _one_hot(architectures, sizes), _shared_counts(sizes, names)
+    design, in_common = one_hot(architectures, sizes), _shared_counts(sizes, names)
     unit = float(totals.mean())
     process = _Process(design, totals / unit, known, columns, in_common)
     shares = [(float(spread), common, float(noise)) for spread in _SPREADS for common in _COMMON for noise in _NOISES]
@@ -145,14 +145,6 @@ def _scaled(features: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     stacked = np.concatenate(features)
     scaled: NDArray[np.float64] = stacked / np.maximum(stacked.mean(axis=0), 1e-300)
     return scaled
-
-
-def _one_hot(architectures: NDArray[np.int64], sizes: Sequence[int]) -> NDArray[np.float64]:
-    design = np.zeros((len(architectures), sum(sizes)))
-    starts = np.cumsum([0, *sizes[:-1]])
-    for start, chosen in zip(starts, architectures.T, strict=True):
-        design[np.arange(len(chosen)), start + chosen] = 1.0
-    return design
 
 
 class _Process:

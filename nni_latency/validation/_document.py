@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from nni_latency.documents import DocumentFormat
+from nni_latency.documents import DocumentFormat, plain
 from nni_latency.estimators import Scores
 from nni_latency.units import METRIC_UNITS
 
@@ -17,29 +16,14 @@ if TYPE_CHECKING:
     from nni_latency.validation._validation import NetworkResult, Validation
 
 
-class ScoresDocument(BaseModel):
-    """The scores in a file."""
-
-    model_config = ConfigDict(strict=True)
-
-    n: int
-    mape: float
-    rmspe: float
-    bias: float
-    within5: float
-    within10: float
-    spearman: float | None
-    worst: float
-
-
 class ValidationSummary(BaseModel):
     """What the file of a validation says in short."""
 
     model_config = ConfigDict(strict=True)
 
-    scores: ScoresDocument
+    scores: Scores
     #: Null where the networks are not in the file.
-    repeatability: ScoresDocument | None
+    repeatability: Scores | None
 
 
 VALIDATION = DocumentFormat(
@@ -71,8 +55,8 @@ def validation_content(validation: Validation) -> dict[str, Any]:
         "metric": validation.metric,
         "unit": METRIC_UNITS[validation.metric],
         "platform": {"id": validation.platform.id, "facts": dict(validation.platform.facts)},
-        "scores": _scores(validation.scores),
-        "repeatability": validation.repeatability and _scores(validation.repeatability),
+        "scores": plain(validation.scores),
+        "repeatability": validation.repeatability and plain(validation.repeatability),
         "speed": validation.speed,
         "coverage": validation.coverage,
         "duration": validation.duration,
@@ -93,11 +77,6 @@ def read_summary(path: Path) -> ValidationSummary:
     """
     summary: ValidationSummary = VALIDATION.load(path, ValidationSummary.model_copy)
     return summary
-
-
-def _scores(scores: Scores) -> dict[str, float | None]:
-    # nan is the one number that is not equal to itself, and JSON has no word for it.
-    return {name: value if value == value else None for name, value in asdict(scores).items()}
 
 
 def _network(result: NetworkResult) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFlo
 from nni_latency.estimators import Estimate, Scores
 from nni_latency.platforms import Platform
 from nni_latency.units import check_metric
-from nni_latency.validation._document import VALIDATION, ScoresDocument, validation_content
+from nni_latency.validation._document import VALIDATION, validation_content
 from nni_latency.validation._validation import KeptScores, NetworkResult, Validation
 
 
@@ -59,9 +58,9 @@ class ValidationDocument(BaseModel):
     drift: list[float]
     failures: dict[str, str]
     fallbacks: list[str] = Field(default_factory=list)
-    scores: ScoresDocument
+    scores: Scores
     coverage: Annotated[float, Field(ge=0, le=1)] | None = None
-    repeatability: ScoresDocument | None
+    repeatability: Scores | None
     networks: list[ResultDocument]
 
     @field_validator("networks")
@@ -106,9 +105,7 @@ def _validation(document: ValidationDocument) -> Validation:
     where = Platform.parse(document.platform.id)
     kept = None
     if not document.networks and document.coverage is not None:
-        scores = document.scores.model_dump()
-        scores["spearman"] = math.nan if scores["spearman"] is None else scores["spearman"]
-        kept = KeptScores(Scores(**scores), document.coverage)
+        kept = KeptScores(document.scores, document.coverage)
     return Validation(
         document.estimator,
         check_metric(document.metric),

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -31,13 +29,7 @@ from nni_latency.testing import FakeDevice
 QUICK = ("--protocol", "rounds=3", "--budget", "60s", "--protocol", "half_width=0")
 
 
-@pytest.fixture(autouse=True)
-def _forgotten_sockets():
-    """Collect the sockets that Dask leaves open when nobody answers, before a test is blamed for them."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+pytestmark = pytest.mark.usefixtures("forgotten_sockets")
 
 
 @pytest.fixture(scope="module")

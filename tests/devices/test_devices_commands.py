@@ -41,7 +41,7 @@ def run(monkeypatch, tmp_path):
     """Run a command, with the runtime ``numpy`` registered; keep what it measures."""
 
     def register_runtimes(register):
-        register("numpy", NumpyRuntime)
+        register("numpy", NumpyRuntime, on_devices=True)
 
     module = ModuleType("numpy_plugin")
     module.register_runtimes = hookimpl(register_runtimes)

@@ -3,23 +3,17 @@
 
 from __future__ import annotations
 
-import gc
 import secrets
 import shutil
 import subprocess
-import warnings
 
 import pytest
 from nni_latency_farm.testing import FarmOfProcesses
 
 
 @pytest.fixture(autouse=True)
-def _forgotten_sockets():
-    """Collect the sockets that Dask leaves open when nobody answers, before a test is blamed for them."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+def _dask(forgotten_sockets):
+    """Dask leaves sockets open."""
 
 
 @pytest.fixture

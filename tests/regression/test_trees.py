@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 
+from nni_latency.documents import line
 from nni_latency.errors import InvalidValueError, MissingDependencyError
 from nni_latency.regression import Tree, Trees
 
@@ -24,7 +26,7 @@ def test_trees_say_what_scikit_learn_says(kind):
     many = np.tile(asked, (200, 1))
     np.testing.assert_allclose(trees.predict(many), np.tile(trees.predict(asked), 200), rtol=1e-12)
     assert trees.predict(asked[:0]).shape == (0,)
-    assert Trees.read(trees.content()) == trees
+    assert TypeAdapter(Trees).validate_json(line(trees)) == trees
 
 
 def test_trees_of_histograms_say_what_scikit_learn_says():
@@ -34,7 +36,7 @@ def test_trees_of_histograms_say_what_scikit_learn_says():
     learned = HistGradientBoostingRegressor(max_iter=20, max_depth=4).fit(features, targets)
     trees = Trees.of_histograms(learned, features)
     assert trees.predict(features) == pytest.approx(learned.predict(features), rel=1e-4)
-    assert Trees.read(trees.content()) == trees
+    assert TypeAdapter(Trees).validate_json(line(trees)) == trees
 
 
 def test_trees_that_scikit_learn_keeps_in_another_way_are_refused():

@@ -16,6 +16,7 @@ import urllib.request
 import onnx
 import pytest
 from fake_machines import HERE, OnnxFake, machines, network, onnx_bytes
+from farms import wait_until
 from listening_service import listening
 from measured_graphs import FAST, SLOW
 from nni_latency_service import ApiKeys, JobQueue, LatencyService, RateLimiter, ServiceLimits, check_binding, serve
@@ -428,7 +429,7 @@ def test_two_that_ask_at_once_share_a_job_and_a_full_queue_refuses():
         assert len(jobs) == 2
         with pytest.raises(ServiceError, match=r"refuses: The queue is full, with 2 measurements\. Ask again later"):
             client.query("sigmoid()@1x8x4x4:float32", HERE.id)
-        _wait_until(lambda: "running" in [client.job(job)["state"] for job in jobs])
+        wait_until(lambda: "running" in [client.job(job)["state"] for job in jobs])
         cancelled = [_call(f"{url}/v1/jobs/{job}", "DELETE") for job in jobs]
         assert sorted(status for status, _ in cancelled) == [200, 422]
         free.set()
@@ -525,14 +526,7 @@ def test_closing_a_queue_ends_what_runs_and_drops_what_waits():
 
 
 def _wait_for(job, *states):
-    _wait_until(lambda: job.state in states)
-
-
-def _wait_until(condition):
-    end = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    wait_until(lambda: job.state in states)
 
 
 def test_a_job_waits_for_its_machine_and_runs_when_it_is_back():
@@ -559,7 +553,7 @@ def test_a_job_whose_machine_goes_while_it_runs_is_queued_again():
     queue = JobQueue(10, kept=2)
     job = queue.submit("a", "", "p", "me", lose_the_machine_once, there.is_set)
     _wait_for(job, "queued")
-    _wait_until(lambda: runs)
+    wait_until(lambda: runs)
     _wait_for(job, "queued")
     assert job.error == ""
     there.set()

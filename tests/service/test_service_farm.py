@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
-import warnings
 from functools import partial
 
 import nni_latency_farm as farm
@@ -25,13 +23,7 @@ from nni_latency.testing import FakeDevice
 _PLATFORM = "device.fake.fp32.t1"
 
 
-@pytest.fixture(autouse=True)
-def _forgotten_sockets():
-    """Collect the sockets that Dask leaves open when nobody answers, before a test is blamed for them."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+pytestmark = pytest.mark.usefixtures("forgotten_sockets")
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ from pydantic import Field, PositiveFloat, model_validator
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
 from nni_latency.estimators.acts._line import ActsLine
 from nni_latency.estimators.acts._model import KERNELS, CostCurve, CostModel, GroupCosts, Residual
-from nni_latency.estimators.acts._workloads import AMOUNTS, N_TOTALS, N_TRAITS, Work
+from nni_latency.estimators.acts._workloads import N_TOTALS, N_TRAITS, Work
 from nni_latency.platforms import Platform
 
 NotNegative = Annotated[float, Field(ge=0)]
-Amounts = Annotated[list[NotNegative], Field(min_length=len(AMOUNTS), max_length=len(AMOUNTS))]
 
 
 @dataclass(frozen=True)
@@ -47,39 +46,6 @@ class SettingsDocument(StrictDocument):
     confidence: float = Field(gt=0, lt=1)
     n_folds: int = Field(ge=2)
     random_state: int
-
-
-class LineDocument(StrictDocument):
-    """The formula: seconds by ACTS, INP and FLOP (two a multiply-add), a constant, and the second line."""
-
-    a: NotNegative
-    b: NotNegative
-    c: NotNegative
-    d: NotNegative
-    breakpoint: NotNegative
-    slope: NotNegative
-    offset: float
-
-
-class CostsDocument(StrictDocument):
-    """Seconds by output, input, FLOP, parameter and call of an operator."""
-
-    shared: Amounts
-    groups: dict[str, Amounts]
-
-
-class CurveDocument(StrictDocument):
-    """A rising line of several pieces, over the costs by amounts."""
-
-    start: NotNegative
-    knots: list[NotNegative] = Field(min_length=1)
-    slopes: list[NotNegative] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _pieces_fit(self) -> CurveDocument:
-        if len(self.knots) != len(self.slopes) or self.knots != sorted(self.knots) or self.knots[0] != 0:
-            raise ValueError("there must be a slope for each knot, and the knots must rise from 0")
-        return self
 
 
 class WorkDocument(StrictDocument):
@@ -113,8 +79,8 @@ class ResidualDocument(StrictDocument):
 class ModelDocument(StrictDocument):
     """What pieces of work cost."""
 
-    costs: CostsDocument
-    curve: CurveDocument | None = None
+    costs: GroupCosts
+    curve: CostCurve | None = None
     residual: ResidualDocument | None = None
 
 
@@ -127,7 +93,7 @@ class ActsDocument(StrictDocument):
     unit: Literal["s"]
     platform: PlatformDocument
     settings: SettingsDocument
-    line: LineDocument
+    line: ActsLine
     shares: dict[Literal["acts", "inp", "flops", "constant"], NotNegative] = Field(min_length=4)
     bound: Literal["memory", "compute"]
     correction: Literal["none", "curve", "residual"]
@@ -194,7 +160,7 @@ def read_acts(path: str | Path) -> ActsFit:
 def _model_content(model: CostModel) -> dict[str, Any]:
     residual = model.residual
     return {
-        "costs": {"shared": model.costs.shared, "groups": dict(model.costs.groups)},
+        "costs": vars(model.costs),
         "curve": model.curve and vars(model.curve),
         "residual": residual
         and {
@@ -208,10 +174,11 @@ def _model_content(model: CostModel) -> dict[str, Any]:
 
 
 def _fit(document: ActsDocument) -> ActsFit:
+    model = document.model
     return ActsFit(
         settings=document.settings.model_dump(),
         platform=document.platform.to_platform(),
-        line=ActsLine(**document.line.model_dump()),
+        line=document.line,
         shares={str(name): share for name, share in document.shares.items()},
         bound=document.bound,
         correction=document.correction,
@@ -220,17 +187,8 @@ def _fit(document: ActsDocument) -> ActsFit:
         totals_range=(np.array(document.totals_low), np.array(document.totals_high)),
         interval_factor=document.interval_factor,
         held_out_errors=np.array(document.held_out_errors),
-        model=None if document.model is None else _model(document.model),
+        model=None if model is None else CostModel(model.costs, model.curve, _residual(model.residual)),
     )
-
-
-def _model(document: ModelDocument) -> CostModel:
-    costs = GroupCosts(tuple(document.costs.shared), {name: tuple(row) for name, row in document.costs.groups.items()})
-    return CostModel(costs, _curve(document.curve), _residual(document.residual))
-
-
-def _curve(document: CurveDocument | None) -> CostCurve | None:
-    return None if document is None else CostCurve(document.start, tuple(document.knots), tuple(document.slopes))
 
 
 def _residual(document: ResidualDocument | None) -> Residual | None:

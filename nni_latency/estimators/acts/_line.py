@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import NonNegativeFloat
 
+from nni_latency.documents import RECORD
 from nni_latency.estimators._scores import can_correlate, check_pairs
 from nni_latency.regression import nonnegative
 
@@ -37,13 +39,15 @@ class ActsLine:
         Offset of the second line [s]; it may be negative, but the line is not, above `d`.
     """
 
-    a: float
-    b: float
-    c: float
-    d: float
-    breakpoint: float = 0.0
-    slope: float = 1.0
+    a: NonNegativeFloat
+    b: NonNegativeFloat
+    c: NonNegativeFloat
+    d: NonNegativeFloat
+    breakpoint: NonNegativeFloat = 0.0
+    slope: NonNegativeFloat = 1.0
     offset: float = 0.0
+
+    __pydantic_config__ = RECORD
 
     def plane(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the first line [s], of shape (n,), for totals of shape (n, 3)."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeFloat
 
+from nni_latency.documents import RECORD
+from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.acts._line import fit_line
-from nni_latency.estimators.acts._workloads import START, Work, Workloads
+from nni_latency.estimators.acts._workloads import AMOUNTS, START, Work, Workloads
 from nni_latency.regression import CORRELATIONS, Posterior, Rows, Spectrum, held_out, nonnegative, squared_distances
 
 Array = NDArray[np.float64]
@@ -139,6 +143,10 @@ def held_out_errors(
     return np.asarray(np.log(seconds / held_out(len(seconds), folds, fitted)))
 
 
+#: Costs by amount [s].
+Amounts = Annotated[tuple[NonNegativeFloat, ...], Field(min_length=len(AMOUNTS), max_length=len(AMOUNTS))]
+
+
 @dataclass(frozen=True)
 class GroupCosts:
     """Costs of the amounts of work [s], for every group of operators and for those that were never seen.
@@ -151,8 +159,10 @@ class GroupCosts:
         By group and amount.
     """
 
-    shared: tuple[float, ...]
-    groups: Mapping[str, tuple[float, ...]]
+    shared: Amounts
+    groups: Mapping[str, Amounts]
+
+    __pydantic_config__ = RECORD
 
     def __call__(self, work: tuple[Work, ...]) -> NDArray[np.float64]:
         """Return the cost of every piece of work [s], positive."""
@@ -221,11 +231,22 @@ class CostCurve:
         Where a new piece begins [s]; the first at 0.
     slopes : tuple of float
         Of the pieces, not negative.
+
+    Raises
+    ------
+    InvalidValueError
+        If there is another number of slopes than of knots, or the knots do not rise from 0.
     """
 
-    start: float
-    knots: tuple[float, ...]
-    slopes: tuple[float, ...]
+    start: NonNegativeFloat
+    knots: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
+    slopes: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
+
+    __pydantic_config__ = RECORD
+
+    def __post_init__(self) -> None:
+        if len(self.knots) != len(self.slopes) or list(self.knots) != sorted(self.knots) or self.knots[0] != 0:
+            raise InvalidValueError("There must be a slope for each knot, and the knots must rise from 0.")
 
     def __call__(self, costs: Array) -> Array:
         """Return corrected costs [s]; rising where the costs rise."""

@@ -71,10 +71,10 @@ class Adaptation:
         predicted: NDArray[np.float64] = self.unit * (features @ self.mean[:-1] + self.mean[-1])
         return predicted
 
-    def deviations(self, features: NDArray[np.float64], *, measured: bool = True) -> NDArray[np.float64]:
-        """Return standard deviations of measurements of networks [s], or of their expected latencies, (n,)."""
+    def deviations(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return standard deviations of measurements of networks [s], (n,)."""
         extended = np.hstack([features, np.ones((len(features), 1))])
-        variances = ((extended @ self.covariance) * extended).sum(axis=1) + (self.noise**2 if measured else 0.0)
+        variances = ((extended @ self.covariance) * extended).sum(axis=1) + self.noise**2
         deviations: NDArray[np.float64] = self.unit * np.sqrt(np.maximum(variances, 0.0))
         return deviations
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from nni_latency.documents import RECORD, Operator
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec, form_of, parts_of, work_of
+from nni_latency.regression import one_hot
 from nni_latency.tables import LookupTable, MeasurePlan, SpaceReference, measure_plan_of
 from nni_latency.units import number_of
 
@@ -175,15 +176,6 @@ class Encoding(ABC):
                 )
             found.append(values.index(str(sample[label])))
         return found
-
-
-def one_hot(indices: NDArray[np.int64], sizes: Sequence[int]) -> NDArray[np.float64]:
-    """Return the one-hot encoding of all choices, (n, sum of sizes)."""
-    encoded = np.zeros((len(indices), sum(sizes)))
-    starts = np.cumsum([0, *sizes[:-1]])
-    for start, chosen in zip(starts, indices.T, strict=True):
-        encoded[np.arange(len(chosen)), start + chosen] = 1.0
-    return encoded
 
 
 def _listed(labels: Sequence[str]) -> str:

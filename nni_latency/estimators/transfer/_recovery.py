@@ -64,11 +64,6 @@ class Recovery:
     errors: NDArray[np.float64]
 
     @property
-    def n_determined(self) -> int:
-        """Number of unknowns: differences between candidates, plus one for the sum."""
-        return 1 + sum(size - 1 for size in self.encoding.sizes)
-
-    @property
     def noise(self) -> float:
         """Standard deviation of a measurement, as a share of the mean network."""
         return self.device.noise

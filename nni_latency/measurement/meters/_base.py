@@ -427,7 +427,7 @@ class ConstantMeter(Meter):
         self._begin = 0.0
 
     @classmethod
-    def of(cls, device: str, argument: str) -> ConstantMeter:
+    def of(cls, device: str, argument: str = "") -> ConstantMeter:
         """Make it of ``constant:WATTS``."""
         try:
             watts = float(argument)

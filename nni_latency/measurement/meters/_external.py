@@ -104,7 +104,7 @@ class CsvMeter(SampledMeter):
             )
 
     @classmethod
-    def of(cls, device: str, argument: str) -> CsvMeter:
+    def of(cls, device: str, argument: str = "") -> CsvMeter:
         """Make it of ``csv:FILE`` or ``csv:FILE,offset=SECONDS``."""
         path, given, seconds = argument.partition(",offset=")
         try:
@@ -232,7 +232,7 @@ def columns_of(header: str, name: str) -> tuple[int, int, float]:
     )
 
 
-def clock_offset(times: ArrayLike, watts: ArrayLike, begin: float, step: float = _STEP) -> tuple[float, float]:
+def clock_offset(times: ArrayLike, watts: ArrayLike, begin: float) -> tuple[float, float]:
     """Find by how much the clock of a power meter is ahead, from the load that was made.
 
     Parameters
@@ -243,8 +243,6 @@ def clock_offset(times: ArrayLike, watts: ArrayLike, begin: float, step: float =
         The power [W].
     begin : float
         When the load began, by this machine's clock [s].
-    step : float, default=0.5
-        Length of a step of the load [s].
 
     Returns
     -------
@@ -254,14 +252,14 @@ def clock_offset(times: ArrayLike, watts: ArrayLike, begin: float, step: float =
         Correlation of load and power at that offset.
     """
     when, power = np.asarray(times, dtype=np.float64), np.asarray(watts, dtype=np.float64)
-    moments = np.arange(0.0, len(LOAD_PATTERN) * step, step / 10)
-    load = np.array(LOAD_PATTERN, dtype=np.float64)[(moments // step).astype(int).clip(0, len(LOAD_PATTERN) - 1)]
+    moments = np.arange(0.0, len(LOAD_PATTERN) * _STEP, _STEP / 10)
+    load = np.array(LOAD_PATTERN, dtype=np.float64)[(moments // _STEP).astype(int).clip(0, len(LOAD_PATTERN) - 1)]
     load -= load.mean()
     offsets = np.arange(-_REACH, _REACH, _FINE)
     best = (0.0, -1.0)
     for offset in offsets[np.argsort(np.abs(offsets))]:
         at = begin + offset + moments
-        if at[0] < when[0] - step or at[-1] > when[-1] + step:
+        if at[0] < when[0] - _STEP or at[-1] > when[-1] + _STEP:
             continue
         seen = np.interp(at, when, power)
         seen -= seen.mean()

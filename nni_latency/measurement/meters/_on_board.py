@@ -18,7 +18,7 @@ from nni_latency.errors import InvalidValueError, MeasurementError, UnknownNameE
 from nni_latency.imports import require
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement.meters._base import CounterMeter, SampledMeter
-from nni_latency.platforms import gpu_handle, read_conditions
+from nni_latency.platforms import ancestors, gpu_handle, read_conditions
 
 #: What may be asked for: the counter of energy, the power now, or the first of them that the GPU has.
 _WAYS = ("", "energy", "power")
@@ -89,7 +89,7 @@ class NvmlMeter(Meter):
         self._seen: dict[str, list[float]] = {}
 
     @classmethod
-    def of(cls, device: str, argument: str) -> NvmlMeter:
+    def of(cls, device: str, argument: str = "") -> NvmlMeter:
         """Make it of ``nvml``, ``nvml:energy`` or ``nvml:power``."""
         return cls(device, argument)
 
@@ -151,7 +151,8 @@ class NvmlMeter(Meter):
         found = read_conditions(self.device, root=self.root, nvml=self._given)
         # The owner of a process outside of the container is unknown; the conditions of the campaign remark on it.
         seen = [each for each in found.gpu_other_processes or () if (self.root / "proc" / str(each)).exists()]
-        others = sorted(set(seen) - _ancestors(self.root))
+        # A worker measures for a process that may hold memory of the GPU itself.
+        others = sorted(set(seen) - {os.getppid(), *ancestors(os.getpid(), self.root)})
         if others:
             ids = ", ".join(map(str, others))
             raise MeasurementError(
@@ -264,17 +265,6 @@ class _Watch:
         return [seen[0], min(seen), max(seen), seen[-1]] if seen else []
 
 
-def _ancestors(root: Path) -> set[int]:
-    """Return the processes that started this one: a worker measures for one that may hold memory of the GPU itself."""
-    process, found = os.getpid(), {os.getppid()}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        while process > 1:
-            # The second field, a name in brackets, may hold anything.
-            process = int((root / "proc" / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
-            found.add(process)
-    return found
-
-
 @contextlib.contextmanager
 def _answering(nvml: Any) -> Iterator[None]:
     try:
@@ -332,7 +322,7 @@ class RaplMeter(CounterMeter):
         self._counted = 0
 
     @classmethod
-    def of(cls, device: str, argument: str) -> RaplMeter:
+    def of(cls, device: str, argument: str = "") -> RaplMeter:
         """Make it of ``rapl`` or ``rapl:DOMAIN``.
 
         Raises
@@ -428,7 +418,7 @@ class ZeusMeter(CounterMeter):
         self._given = self._chip = chip
 
     @classmethod
-    def of(cls, device: str, argument: str) -> ZeusMeter:
+    def of(cls, device: str, argument: str = "") -> ZeusMeter:
         """Make it of ``zeus``."""
         return cls()
 

@@ -12,12 +12,15 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from nni_latency.errors import MeasurementError, first_line
 from nni_latency.measurement.runtimes._base import Arrays, CompiledNetwork, ProfiledNetwork, ProfiledRun
+
+if TYPE_CHECKING:
+    from nni_latency.operators import OnnxNetwork
 
 
 class Placed(ABC):
@@ -143,18 +146,20 @@ class PlacedNetwork(CompiledNetwork):
     ----------
     placed : Placed
         The network of the adapter.
+    network : OnnxNetwork, optional
+        The network that it was made of: the adapter takes the inputs that it uses, in its order. By default all inputs.
     """
 
     #: Methods of the adapter's network whose answers are needed after every visit, so that a device is asked for them
     #: with the visit or before it.
     answers: tuple[str, ...] = ()
 
-    def __init__(self, placed: Placed) -> None:
-        self.placed = placed
+    def __init__(self, placed: Placed, network: OnnxNetwork | None = None) -> None:
+        self.placed, self.network = placed, network
 
     def feed(self, inputs: Arrays) -> Arrays:
-        """Return what the adapter takes: all inputs by default."""
-        return inputs
+        """Return what the adapter takes."""
+        return inputs if self.network is None else tuple(self.network.feed(inputs).values())
 
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""

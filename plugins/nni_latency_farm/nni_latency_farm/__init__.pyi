@@ -3,22 +3,18 @@ from ._announcement import Announcement, Traits
 from ._bench import FarmBench, FarmBenches, JobRunner, LostError
 from ._device import Device
 from ._farm import Farm, FarmPlatform
-from ._fitting import FITS, FitBackend
-from ._job import SLICE, Answer, BenchPlace, Job
+from ._fitting import FitBackend
+from ._job import Answer, BenchPlace, Job
 from ._meter import FarmMeter
 from ._references import reference_subjects
-from ._registry import TOLERANCE, Registry, platform_key
+from ._registry import Registry, platform_key
 from ._runtime import FarmRuntime
 from ._scheduler import FarmPlugin, serve
-from ._security import PORT, VARIABLES, FarmAddress, FarmSecurity, is_local
-from ._worker import CHECK_EVERY, join, join_fits, owning
+from ._security import PORT, VARIABLES, FarmAddress, FarmSecurity
+from ._worker import join, join_fits, owning
 
 __all__ = [
-    "CHECK_EVERY",
-    "FITS",
     "PORT",
-    "SLICE",
-    "TOLERANCE",
     "VARIABLES",
     "Announcement",
     "Answer",
@@ -39,7 +35,6 @@ __all__ = [
     "LostError",
     "Registry",
     "Traits",
-    "is_local",
     "join",
     "join_fits",
     "owning",

@@ -11,11 +11,11 @@ import secrets
 import ssl
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
 from nni_latency.errors import RemoteError
 from nni_latency.imports import require
+from nni_latency.version import __version__
 from nni_latency_farm._security import FarmSecurity
 
 #: Installation hint of the farm commands.
@@ -64,7 +64,7 @@ SCHEDULER_SETTINGS: dict[str, Any] = {**SETTINGS, "distributed.comm.retry.count"
 def versions() -> dict[str, str]:
     """Return the versions that must agree on all sides, because they exchange Python objects."""
     return {
-        "nni_latency": metadata.version("nni_latency"),
+        "nni_latency": __version__,
         "distributed": distributed.__version__,
         "Python": ".".join(map(str, sys.version_info[:2])),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import nni_latency_farm as farm
 import nni_latency_farm.commands as commands
 from nni_latency import hookimpl
-from nni_latency.plugins import Register, RegisterCommand
+from nni_latency.plugins import Register
 
 
 @hookimpl
@@ -19,7 +19,7 @@ def register_remotes(register: Register) -> None:
 
 
 @hookimpl
-def register_commands(register: RegisterCommand) -> None:
+def register_commands(register: Register) -> None:
     """Register the commands that run a farm."""
     register("farm", _command)
 

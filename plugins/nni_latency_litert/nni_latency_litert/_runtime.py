@@ -42,11 +42,6 @@ class LiteRt(ExportedRuntime):
     adapter = "nni_latency_litert._adapter"
 
     @property
-    def version(self) -> str:
-        """Version of LiteRT."""
-        return str(self.place.facts["version"])
-
-    @property
     def identity(self) -> dict[str, Any]:
         """Version of litert-torch; its environment is made now, before anything is measured, if there is none."""
         return {"converter": converter_version()}

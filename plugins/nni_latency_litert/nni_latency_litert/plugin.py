@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of this plugin, named by its entry point."""
 
-from __future__ import annotations
-
-import nni_latency.measurement.runtimes as runtimes
-import nni_latency_litert
 from nni_latency import hookimpl
 from nni_latency.plugins import Register
 
@@ -12,11 +8,4 @@ from nni_latency.plugins import Register
 @hookimpl
 def register_runtimes(register: Register) -> None:
     """Register the runtime."""
-    register("litert", _make)
-
-
-def _make(
-    device: str = "cpu", *, threads: int = 1, precision: str = "fp32", place: runtimes.MakePlace | None = None
-) -> runtimes.Runtime:
-    """Run networks in LiteRT, which was TFLite, on the CPU with the delegate XNNPACK."""
-    return nni_latency_litert.LiteRt(device, threads=threads, precision=precision, place=place or runtimes.Here)
+    register("litert", "nni_latency_litert:LiteRt", on_devices=True)

@@ -45,11 +45,6 @@ class Ncnn(ExportedRuntime):
     adapter = "nni_latency_ncnn._adapter"
     precisions = ("fp32", "fp16")
 
-    @property
-    def version(self) -> str:
-        """Version of ncnn."""
-        return str(self.place.facts["version"])
-
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
         if any(array.shape[:1] != (1,) for array in inputs):
             raise MeasurementError("ncnn runs batches of one. Take --batch-size 1.")

@@ -98,11 +98,6 @@ class OnnxRuntime(ProfiledRuntime):
         return {**super().settings, "provider": self.provider}
 
     @property
-    def version(self) -> str:
-        """Version of ONNX Runtime."""
-        return str(self.place.facts["version"])
-
-    @property
     def identity(self) -> dict[str, Any]:
         """Which execution provider was asked for."""
         return {"provider": self.provider}
@@ -110,22 +105,19 @@ class OnnxRuntime(ProfiledRuntime):
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> PlacedProfiledNetwork:
         spelt_out = dataclasses.replace(network, model=_spelt_out(network.model))
         model = _quantised(spelt_out, spelt_out.feed(inputs)) if self.precision == "int8" else spelt_out.serialised()
-        return _Network(spelt_out, self.place.load(model, spelt_out.weights()), self.provider, self.precision)
+        return _Network(self.place.load(model, spelt_out.weights()), spelt_out, self.provider, self.precision)
 
 
 class _Network(PlacedProfiledNetwork):
     """A network that ONNX Runtime has loaded."""
 
     answers = ("optimised",)
+    network: OnnxNetwork
 
-    def __init__(self, network: OnnxNetwork, placed: Placed, provider: str, precision: str) -> None:
-        super().__init__(placed)
-        self._network, self._provider, self._precision = network, provider, precision
+    def __init__(self, placed: Placed, network: OnnxNetwork, provider: str, precision: str) -> None:
+        super().__init__(placed, network)
+        self._provider, self._precision = provider, precision
         self._fallbacks: tuple[Fallback, ...] | None = None
-
-    def feed(self, inputs: Arrays) -> Arrays:
-        """Return the inputs that the network uses, in its order."""
-        return tuple(self._network.feed(inputs).values())
 
     def read_profile(self, found: Mapping[str, Any]) -> list[ProfiledRun]:
         """Read a profile, and what it reports of nodes that fell back."""
@@ -159,16 +151,16 @@ class _Network(PlacedProfiledNetwork):
     def _activations(self, optimised: onnx.NodeProto) -> list[str]:
         """Return the activations that take what a node of the optimised network was before, if it applies one."""
         applied = {item.s.decode() for item in optimised.attribute if item.name == "activation"}
-        readers = self._readers.get(self._network.origin_of(optimised.name), []) if applied else []
+        readers = self._readers.get(self.network.origin_of(optimised.name), []) if applied else []
         return [node.name for node in readers if node.op_type in applied]
 
     @cached_property
     def _readers(self) -> dict[str, list[onnx.NodeProto]]:
         """By node of the network, the nodes that take its results."""
         found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in self._network.model.graph.node:
+        for node in self.network.model.graph.node:
             for tensor in node.input:
-                found[self._network.origin_of(tensor)].append(node)
+                found[self.network.origin_of(tensor)].append(node)
         return found
 
 

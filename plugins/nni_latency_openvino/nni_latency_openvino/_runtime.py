@@ -80,11 +80,6 @@ class OpenVino(ProfiledRuntime):
         if precision == "int8":
             require("nncf", "The precision int8 of OpenVINO", "nni_latency_openvino[int8]")
 
-    @property
-    def version(self) -> str:
-        """Version of OpenVINO."""
-        return str(self.place.facts["version"])
-
     @cached_property
     def profile_cost(self) -> ProfileCost:
         """Nothing: OpenVINO counts in every run."""
@@ -93,7 +88,7 @@ class OpenVino(ProfiledRuntime):
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> PlacedProfiledNetwork:
         model = network.serialised()
         data = _quantised(model, network.feed(inputs)) if self.precision == "int8" else _NO_LENGTH + model
-        return _Network(network, self.place.load(data, network.weights()), self.precision)
+        return _Network(self.place.load(data, network.weights()), network, self.precision)
 
 
 class _Network(PlacedProfiledNetwork):
@@ -101,13 +96,9 @@ class _Network(PlacedProfiledNetwork):
 
     answers = ("precisions",)
 
-    def __init__(self, network: OnnxNetwork, placed: Placed, precision: str) -> None:
-        super().__init__(placed)
-        self._network, self._precision = network, precision
-
-    def feed(self, inputs: Arrays) -> Arrays:
-        """Return the inputs that the network uses, in its order."""
-        return tuple(self._network.feed(inputs).values())
+    def __init__(self, placed: Placed, network: OnnxNetwork, precision: str) -> None:
+        super().__init__(placed, network)
+        self._precision = precision
 
     def read_profile(self, found: Mapping[str, Any]) -> list[ProfiledRun]:
         """Read a profile: every node has its share of each run's time."""

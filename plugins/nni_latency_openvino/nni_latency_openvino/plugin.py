@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of this plugin, named by its entry point."""
 
-from __future__ import annotations
-
-import nni_latency.measurement.runtimes as runtimes
-import nni_latency_openvino
 from nni_latency import hookimpl
 from nni_latency.plugins import Register
 
@@ -12,11 +8,4 @@ from nni_latency.plugins import Register
 @hookimpl
 def register_runtimes(register: Register) -> None:
     """Register the runtime."""
-    register("openvino", _make)
-
-
-def _make(
-    device: str = "cpu", *, threads: int = 1, precision: str = "fp32", place: runtimes.MakePlace | None = None
-) -> runtimes.Runtime:
-    """Run networks in OpenVINO on the CPU, for the least latency of one network."""
-    return nni_latency_openvino.OpenVino(device, threads=threads, precision=precision, place=place or runtimes.Here)
+    register("openvino", "nni_latency_openvino:OpenVino", on_devices=True)

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of this plugin, named by its entry point."""
 
-from __future__ import annotations
-
-import nni_latency_roofline
 from nni_latency import hookimpl
 from nni_latency.plugins import Register
 
@@ -11,9 +8,4 @@ from nni_latency.plugins import Register
 @hookimpl
 def register_estimators(register: Register) -> None:
     """Register the estimator ``roofline:PEAK_GFLOPS,BANDWIDTH_GB_S[,OVERHEAD_US]``."""
-    register("roofline", _make)
-
-
-def _make(argument: str) -> nni_latency_roofline.RooflineEstimator:
-    """Estimate by the roofline model."""
-    return nni_latency_roofline.parse_roofline(argument)
+    register("roofline", "nni_latency_roofline:parse_roofline")

@@ -3,7 +3,6 @@ from ._app import make_app
 from ._jobs import Job, JobQueue
 from ._keys import ApiKey, ApiKeys, Role
 from ._limits import RateLimiter, ServiceLimits
-from ._reader import OnnxReader
 from ._running import check_binding, serve
 from ._service import LatencyService
 
@@ -13,7 +12,6 @@ __all__ = [
     "Job",
     "JobQueue",
     "LatencyService",
-    "OnnxReader",
     "RateLimiter",
     "Role",
     "ServiceLimits",

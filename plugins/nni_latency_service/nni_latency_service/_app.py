@@ -9,7 +9,6 @@ import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -24,6 +23,7 @@ from nni_latency.documents import json_text
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.operators import InputShape
 from nni_latency.units import number_of
+from nni_latency.version import __version__
 from nni_latency_service._jobs import Job
 from nni_latency_service._keys import ApiKey, ApiKeys, Role
 from nni_latency_service._known import KnownAnswers
@@ -102,7 +102,7 @@ def make_app(service: LatencyService, keys: ApiKeys | None = None, hosts: Sequen
 
     app = FastAPI(
         title="nni_latency",
-        version=metadata.version("nni_latency"),
+        version=__version__,
         description="Ask for the latency of a network on a platform.",
         lifespan=lifespan,
         openapi_url="/openapi.json",

@@ -11,11 +11,11 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from nni_latency.documents import DocumentFormat, StrictDocument
+from nni_latency.documents import RECORD, DocumentFormat, StrictDocument
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import reserved, write_atomically
 
@@ -29,28 +29,6 @@ _PREFIX = "nnil_"
 
 #: How long a change waits for the lock of another process [s].
 _PATIENCE = 30.0
-
-
-class _KeyDocument(StrictDocument):
-    name: str = Field(min_length=1, max_length=100)
-    role: Role
-    digest: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the key")
-
-
-class _KeysDocument(StrictDocument):
-    format: Literal["nni_latency.api_keys"]
-    version: Literal[1]
-    keys: list[_KeyDocument]
-
-
-_FORMAT = DocumentFormat(
-    "nni_latency.api_keys",
-    1,
-    "file of API keys",
-    "a file of API keys",
-    "make one with 'nni-latency serve keys add'.",
-    model=_KeysDocument,
-)
 
 
 @dataclass(frozen=True)
@@ -67,14 +45,32 @@ class ApiKey:
         SHA-256 of the key.
     """
 
-    name: str
+    name: Annotated[str, Field(min_length=1, max_length=100)]
     role: Role
-    digest: str
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the key")]
+
+    __pydantic_config__ = RECORD
 
     def allows(self, role: Role) -> bool:
         """Whether the key has the permissions of a role."""
         roles = get_args(Role)
         return bool(roles.index(self.role) >= roles.index(role))
+
+
+class _KeysDocument(StrictDocument):
+    format: Literal["nni_latency.api_keys"]
+    version: Literal[1]
+    keys: list[ApiKey]
+
+
+_FORMAT = DocumentFormat(
+    "nni_latency.api_keys",
+    1,
+    "file of API keys",
+    "a file of API keys",
+    "make one with 'nni-latency serve keys add'.",
+    model=_KeysDocument,
+)
 
 
 class ApiKeys:
@@ -105,7 +101,7 @@ class ApiKeys:
         FileFormatError
             If it is not a key file.
         """
-        return _FORMAT.load(path, lambda found: cls([ApiKey(item.name, item.role, item.digest) for item in found.keys]))
+        return _FORMAT.load(path, lambda found: cls(found.keys))
 
     def save(self, path: str | Path) -> None:
         """Write a key file that only its owner can read."""

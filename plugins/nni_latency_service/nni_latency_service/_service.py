@@ -17,13 +17,12 @@ from nni_latency.database import DatabaseStore, PlatformDrift, platform_drift
 from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError
 from nni_latency.graphs import GraphPredictor
 from nni_latency.learning import current_versions, evolve, load_version
-from nni_latency.measurement import Progress
 from nni_latency.operators import OP_KEY, InputShape, count_graph, features_of, parse_op_keys
 from nni_latency.units import whole_number
 from nni_latency_service._jobs import Job, JobQueue
 from nni_latency_service._limits import ServiceLimits
 from nni_latency_service._reader import OnnxReader
-from nni_latency_service.query import Answer, LatencyQuery, Measure, Question
+from nni_latency_service.query import Answer, LatencyQuery, Measure, Question, platforms_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,24 +143,23 @@ class LatencyService:
         BusyError
             If the queue is full.
         """
-        when = measure
         answer, reason = None, ""
         try:
             answer = self.query.ask(question, platform, measure="never", within=within)
         except MissingEntryError as error:
             reason = str(error)
-        wanted = self._is_wanted(answer, when, within)
+        wanted = self._is_wanted(answer, measure, within)
         if wanted and may_measure and question.build is not None and self.query.measures_on(platform):
             return self.jobs.submit(
                 question.key,
                 question.name,
                 platform,
                 owner,
-                lambda report: self._measured(question, platform, when, within, report),
+                lambda report: self._measured(question, platform, measure, within, report),
                 lambda: self.query.measures_on(platform),
             )
-        if answer is None or (when == "always" and answer.source == "prediction"):
-            if when == "never":
+        if answer is None or (measure == "always" and answer.source == "prediction"):
+            if measure == "never":
                 raise MissingEntryError(reason)
             refused = "The API key does not allow measuring." if not may_measure else self._refusal(question, platform)
             raise MissingEntryError(f"The latency of {question.name!r} on {platform!r} is not known. {refused}")
@@ -185,10 +183,7 @@ class LatencyService:
         return f"Nothing measures on this platform. Those that are measured on: {places}."
 
     def _measured(self, question: Question, platform: str, when: Measure, within: float, report: Any) -> Answer:
-        def on_progress(progress: Progress) -> None:
-            report(progress)
-
-        answer = self.query.ask(question, platform, measure=when, within=within, on_progress=on_progress)
+        answer = self.query.ask(question, platform, measure=when, within=within, on_progress=report)
         self.sources[answer.source] += 1
         return answer
 
@@ -278,6 +273,6 @@ class LatencyService:
         """Return the predictors and their platforms."""
         found = []
         for name, predictor in self.query.predictors.items():
-            known = predictor.platforms_ if isinstance(predictor, GraphPredictor) else (predictor.platform,)
-            found.append({"name": name, "kind": type(predictor).__name__, "platforms": [item.id for item in known]})
+            ids = [platform.id for platform in platforms_of(predictor)]
+            found.append({"name": name, "kind": type(predictor).__name__, "platforms": ids})
         return found

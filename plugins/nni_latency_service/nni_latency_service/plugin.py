@@ -6,26 +6,21 @@ from __future__ import annotations
 from typing import Any
 
 import nni_latency_service.commands as commands
-import nni_latency_service.query as query
 from nni_latency import hookimpl
-from nni_latency.plugins import Register, RegisterCommand
+from nni_latency.plugins import Register
 
 
 @hookimpl
 def register_estimators(register: Register) -> None:
     """Register the estimator ``service:URL#PLATFORM``, which queries a service."""
-    register("service", _remote)
+    register("service", "nni_latency_service.query:RemoteEstimator.of")
 
 
 @hookimpl
-def register_commands(register: RegisterCommand) -> None:
+def register_commands(register: Register) -> None:
     """Register the commands that query a latency and run a service."""
     register("query", _query, runs_networks=True)
     register("serve", _serve)
-
-
-def _remote(argument: str) -> Any:
-    return query.RemoteEstimator.of(argument)
 
 
 def _query() -> Any:

@@ -12,7 +12,6 @@ from nni_latency.measurement.runtimes import (
     Arrays,
     Here,
     MakePlace,
-    Placed,
     PlacedProfiledNetwork,
     ProfiledRun,
     ProfiledRuntime,
@@ -74,25 +73,12 @@ class TensorRt(ProfiledRuntime):
                 "network decide. Take fp32."
             )
 
-    @property
-    def version(self) -> str:
-        """Version of TensorRT."""
-        return str(self.place.facts["version"])
-
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> PlacedProfiledNetwork:
-        return _Network(network, self.place.load(network.serialised(), network.weights()))
+        return _Network(self.place.load(network.serialised(), network.weights()), network)
 
 
 class _Network(PlacedProfiledNetwork):
     """A network that TensorRT has built."""
-
-    def __init__(self, network: OnnxNetwork, placed: Placed) -> None:
-        super().__init__(placed)
-        self._network = network
-
-    def feed(self, inputs: Arrays) -> Arrays:
-        """Return the inputs that the network uses, in its order."""
-        return tuple(self._network.feed(inputs).values())
 
     def read_profile(self, found: Mapping[str, Any]) -> list[ProfiledRun]:
         """Read a profile: layers with the names of the operators in them."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import click
@@ -59,16 +60,22 @@ class _AskOptions:
     within: float = option("Width of a prediction that is sure enough, such as 10%.", type=SHARE, default="10%")
 
 
+database_option = partial(
+    option,
+    "Where records are kept.  [default: the user's own database]",
+    metavar="URL|FILE",
+    envvar=database.DATABASE_VARIABLE,
+    rare=True,
+)
+
+threads_option = partial(option, "Number of CPU threads of a runtime.", type=click.IntRange(1), default=1, rare=True)
+
+
 @dataclass(frozen=True)
 class _KnownOptions:
     """Where records are, and what predicts."""
 
-    database: str | None = option(
-        "Where records are kept.  [default: the user's own database]",
-        metavar="URL|FILE",
-        envvar=database.DATABASE_VARIABLE,
-        rare=True,
-    )
+    database: str | None = database_option()
     predictor: tuple[str, ...] = option(
         f"What predicts: a file of 'learn graph', {graphs.PRETRAINED}, or an estimator; repeat for several, the "
         f"first that knows the platform is asked.  [default: {graphs.PRETRAINED}, where one ships]",
@@ -88,7 +95,7 @@ class _ServiceOptions:
 class _MachineOptions:
     """What measures."""
 
-    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1, rare=True)
+    threads: int = threads_option()
     device: str = option("Device, such as cpu, cuda or ssh:USER@HOST.", default="cpu")
     budget: float = option("Maximum time spent measuring.", type=DURATION, default="20s")
 
@@ -249,9 +256,8 @@ def _measuring(platform: str) -> Any:
         left = format_seconds(state.remaining) if state.remaining > 0 else "0 s"
         bar.update(task, completed=state.share, description=f"round {state.rounds}", left=f"at most {left} left")
 
-    shown: Callable[[measurement.Progress], None] = on_progress
     try:
-        yield shown
+        yield on_progress
     finally:
         if begun:
             bar.stop()

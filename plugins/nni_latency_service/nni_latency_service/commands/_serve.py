@@ -19,7 +19,7 @@ from nni_latency.cli import DURATION, ESTIMATOR_FLAGS, REMOTE_VARIABLE, grouped,
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Limits
 from nni_latency_service.commands._keys import keys_command
-from nni_latency_service.commands._query import load_predictors
+from nni_latency_service.commands._query import database_option, load_predictors, threads_option
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,7 @@ class _AddressOptions:
 class _AnswerOptions:
     """Where records are, what predicts and what measures."""
 
-    database: str | None = option(
-        "Where records are kept.  [default: the user's own database]",
-        metavar="URL|FILE",
-        envvar=database.DATABASE_VARIABLE,
-        rare=True,
-    )
+    database: str | None = database_option()
     predictor: tuple[str, ...] = option(
         "What predicts, as for 'nni-latency query'; repeat for several.", *ESTIMATOR_FLAGS, multiple=True
     )
@@ -56,7 +51,7 @@ class _AnswerOptions:
         "--platform",
         metavar="NAME[:PRECISION]",
     )
-    threads: int = option("Number of CPU threads of a runtime.", type=click.IntRange(1), default=1, rare=True)
+    threads: int = threads_option()
     remote: str | None = option(
         "Other machines that measure, too, such as farm:tcp://HOST:8786.  [default: none]",
         metavar="NAME:ADDRESS",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, MissingEntryError, listed
 from nni_latency.estimators import Estimate, Estimator, LayerEstimator
@@ -14,6 +13,7 @@ from nni_latency.kernels import Kernel, KernelPredictors
 from nni_latency.measurement import Benches, Campaign, CampaignHeader, NetworkSchedule, Progress, Protocol, Store
 from nni_latency.operators import OpSpec, precision_remarks
 from nni_latency.platforms import Platform
+from nni_latency.version import __version__
 from nni_latency_service.query._answer import Answer, Measure, check_measure
 from nni_latency_service.query._machines import LocalMachines, Machines
 from nni_latency_service.query._question import Question
@@ -79,7 +79,7 @@ class LatencyQuery:
     def platforms(self) -> list[str]:
         """Return the sorted ids of all platforms with records, machines or predictors."""
         found = [*self.store.platforms(), *self.machines.platforms()]
-        found += [platform for predictor in self.predictors.values() for platform in _platforms_of(predictor)]
+        found += [platform for predictor in self.predictors.values() for platform in platforms_of(predictor)]
         return sorted({platform.id for platform in found})
 
     def measures_on(self, platform: str) -> bool:
@@ -173,7 +173,7 @@ class LatencyQuery:
         if question.graph is None:
             return None
         for name, predictor in sorted(self.predictors.items(), key=lambda item: _comes_later(item[1], question)):
-            if any(item.id == platform for item in _platforms_of(predictor)):
+            if any(item.id == platform for item in platforms_of(predictor)):
                 try:
                     estimate = _estimate(predictor, question, platform)
                 except (LatencyError, ArithmeticError, LookupError, TypeError, ValueError):
@@ -182,7 +182,7 @@ class LatencyQuery:
                 if estimate is not None and estimate.value > 0:
                     estimate = _with_precision(estimate, question, platform)
                     return Answer.of_estimate(
-                        estimate, key=question.key, platform=platform, predictor=name, version=_version()
+                        estimate, key=question.key, platform=platform, predictor=name, version=__version__
                     )
         return None
 
@@ -242,7 +242,8 @@ def _comes_later(predictor: Predictor, question: Question) -> bool:
     return question.kind == "kernel" and not isinstance(predictor, KernelPredictors)
 
 
-def _platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
+def platforms_of(predictor: Predictor) -> tuple[Platform, ...]:
+    """Return the platforms that a predictor supports."""
     return tuple(predictor.platforms_) if isinstance(predictor, GraphPredictor) else (predictor.platform,)
 
 
@@ -268,10 +269,3 @@ def _with_precision(estimate: Estimate, question: Question, platform: str) -> Es
     assert question.graph is not None, question
     remarks = precision_remarks((item.op for item in question.graph.operators), Platform.parse(platform).precision)
     return replace(estimate, missing=(*estimate.missing, *remarks))
-
-
-def _version() -> str:
-    try:
-        return metadata.version("nni_latency")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -11,7 +11,7 @@ from nni_latency.errors import InvalidValueError, LatencyError
 from nni_latency.estimators import Estimate, NetworkEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency_service.query._answer import Answer, Measure, check_measure
+from nni_latency_service.query._answer import Measure, check_measure
 from nni_latency_service.query._client import LatencyClient
 from nni_latency_service.query._question import Question
 
@@ -100,9 +100,5 @@ class RemoteEstimator(NetworkEstimator):
         for key, answer in zip(new, answers, strict=True):
             if isinstance(answer, LatencyError):
                 raise answer
-            self._known[key] = _estimate_of(answer)
+            self._known[key] = Estimate(answer.value, answer.low, answer.high, answer.missing)
         return [self._known[item.key] for item in asked]
-
-
-def _estimate_of(answer: Answer) -> Estimate:
-    return Estimate(answer.value, answer.low, answer.high, answer.missing)
