@@ -68,6 +68,16 @@ def format_count(value: float) -> str:
     return f"{value:g}"
 
 
+def format_bytes(value: float) -> str:
+    """Format an amount of data.
+
+    >>> format_bytes(1_234_567), format_bytes(700)
+    ('1.23 MB', '700 B')
+    """
+    text = format_count(value)
+    return f"{text}B" if " " in text else f"{text} B"
+
+
 def number_of(count: float, noun: str, nouns: str = "") -> str:
     """Write a number of things; `nouns` is the plural where it is not the noun with an s.
 

@@ -171,6 +171,34 @@ def _other_account(place: Path, packages: Sequence[str]) -> Account:
     return Account(name, number, home, entry=("unshare", "--mount", "sh", "-c", script, "sh"))
 
 
+#: Delays what goes to host and port, and what comes back, by so many seconds each.
+_RELAY = """
+import os, queue, socket, sys, threading, time
+server = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+delay = float(sys.argv[3])
+def relay(read, write):
+    waiting = queue.Queue()
+    def deliver():
+        while True:
+            moment, data = waiting.get()
+            time.sleep(max(0.0, moment - time.monotonic()))
+            if not data:
+                os._exit(0)
+            write(data)
+    threading.Thread(target=deliver).start()
+    data = b"x"
+    while data:
+        data = read()
+        waiting.put((time.monotonic() + delay, data))
+def print_all(data):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+threading.Thread(target=relay, args=(lambda: os.read(0, 2**16), server.sendall)).start()
+relay(lambda: server.recv(2**16), print_all)
+"""
+
+
 @dataclass(frozen=True)
 class SshServer:
     """A server that runs, and a client that knows it.
@@ -211,6 +239,13 @@ class SshServer:
         """Let the client know the host by a key."""
         public = (self.folder / f"{key}.pub").read_text().split()
         (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {' '.join(public[:2])}\n")
+
+    def delay(self, round_trip: float) -> None:
+        """Let connections that are opened from now on have this round trip [s] at least; 0 for that of the machine."""
+        (self.folder / "relay.py").write_text(_RELAY)
+        relay = f"{sys.executable} -SE {self.folder}/relay.py %h %p {round_trip / 2}"
+        proxy = f"    ProxyCommand {relay}\n" if round_trip else ""
+        (self.folder / "ssh_config").write_text(_CLIENT.format(folder=self.folder) + proxy)
 
     def sessions(self) -> list[int]:
         """Return the processes of the server that serve connections."""

@@ -193,14 +193,17 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     registration = loading.find_runtime(options.runtime, options.device)
     given = dict(options.runtime_options)
     _check_options(registration, given)
-    return loading.make_runtime(
+    runtime = loading.make_runtime(
         options.runtime,
         options.device,
         threads=options.threads,
         precision=options.precision,
-        on_wait=print_waiting,
+        on_wait=_print_sentence,
         **given,
     )
+    if isinstance(runtime, devices.DeviceRuntime):
+        runtime.on_send = _print_sentence
+    return runtime
 
 
 def has_runtime(name: str) -> bool:
@@ -208,8 +211,8 @@ def has_runtime(name: str) -> bool:
     return name in load_registry().runtimes
 
 
-def print_waiting(sentence: str) -> None:
-    """Print that a device is waited for."""
+def _print_sentence(sentence: str) -> None:
+    """Print that a device is waited for, or what is sent to it."""
     remarks().print(sentence, markup=False)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nni_latency.devices._forecast import forecast
 from nni_latency.devices._place import DevicePlaced, described_arrays
 from nni_latency.devices._session import Answer
 from nni_latency.errors import MeasurementError
@@ -22,6 +23,7 @@ from nni_latency.measurement import (
     Bench,
     Benches,
     CandidateError,
+    Chain,
     LocalBench,
     Protocol,
     Stage,
@@ -43,6 +45,7 @@ from nni_latency.measurement.runtimes import (
     each_array,
 )
 from nni_latency.platforms import Conditions, Platform
+from nni_latency.units import format_bytes
 
 if TYPE_CHECKING:
     from nni_latency.devices._device_runtime import DeviceRuntime
@@ -74,6 +77,21 @@ class DeviceBenches(Benches):
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench."""
         return DeviceBench(self.runtime, protocol, calls=calls)
+
+    @contextlib.contextmanager
+    def expecting(self, chains: Sequence[Chain]) -> Iterator[None]:
+        """Say how much is about to be sent to the device, and how much was."""
+        runtime, where = self.runtime, self.runtime.connection.description
+        if runtime.on_send is None:
+            yield
+            return
+        before = runtime.sent
+        reference, joins = runtime.reference_subject, runtime.divides
+        found = forecast(chains, reference, runtime.size_of, joins=joins, request=runtime.request)
+        if found.networks:
+            runtime.on_send(found.sentence(where, runtime.weights_note))
+        yield
+        runtime.on_send(f"Sent {format_bytes(runtime.sent - before)} to {where}")
 
 
 @dataclass(frozen=True)

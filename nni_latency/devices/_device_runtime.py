@@ -12,6 +12,7 @@ import torch
 
 from nni_latency.devices._connection import Connection
 from nni_latency.devices._device_bench import DeviceBenches
+from nni_latency.devices._forecast import Size, size_without_weights
 from nni_latency.devices._place import DevicePlace
 from nni_latency.devices._waiting import Cooling
 from nni_latency.errors import InvalidValueError, MeasurementError
@@ -46,6 +47,12 @@ class DeviceRuntime(Runtime):
     """
 
     portable = runs_here = False
+
+    #: Called with a sentence before the networks of a campaign are sent to the device, and after they were.
+    on_send: Callable[[str], None] | None = None
+
+    #: What becomes of weights when networks are sent, and what it takes to ask for one [byte].
+    weights_note, request = "weights are drawn there", 1000.0
 
     #: How often the device is held.
     _holders = 0
@@ -85,6 +92,15 @@ class DeviceRuntime(Runtime):
         own = {"version": self.inner.version, **self.inner.identity}
         facts |= {f"{RUNTIME_FACT}{name}": value for name, value in own.items()}
         return Platform(device_slug(facts), self.name, self.inner.precision, self.inner.threads, facts)
+
+    @property
+    def sent(self) -> int:
+        """Bytes sent to the device."""
+        return self.place.session.sent
+
+    def size_of(self, subject: Subject, built: Any) -> Size:
+        """Estimate what a subject takes when it is sent, given what it builds."""
+        return size_without_weights(subject, built)
 
     @cached_property
     def clock(self) -> Clock:

@@ -69,8 +69,8 @@ class Session:
         self._released: list[str] = []
         self._puts: set[int] = set()
         self._is_locked = False
-        #: Bytes sent to the device and received from it, over all lines, and how many lines there were.
-        self.sent = self.received = self.lines = 0
+        #: Bytes sent to the device and received from it over the lines that were closed, and how many lines there were.
+        self._sent = self.received = self.lines = 0
         #: How long one thing may take on the device [s].
         self.timeout = START
         #: What the agent and its adapter report of the device.
@@ -80,6 +80,11 @@ class Session:
     @property
     def _line(self) -> Line | None:
         return self._lines[0] if self._lines else None
+
+    @property
+    def sent(self) -> int:
+        """Bytes sent to the device over all lines."""
+        return self._sent + (self._line.sent if self._line is not None else 0)
 
     def open(self) -> None:
         """Start the agent, unless it runs.
@@ -123,7 +128,7 @@ class Session:
 
     def _drop(self) -> None:
         if self._line is not None:
-            self.sent += self._line.sent
+            self._sent += self._line.sent
             self.received += self._line.received
             _close_all(self._lines)
         self._there.clear()

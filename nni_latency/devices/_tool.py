@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -159,13 +160,23 @@ class Tool(ABC):
     #: Files of this machine that are sent beside the network.
     companions: tuple[str, ...] = ()
 
+    #: Files that it writes into the folder of its start, or the beginnings of their names: at every start, where the
+    #: times of layers are wanted, and when a network first runs.
+    results: tuple[str, ...] = ()
+    layer_results: tuple[str, ...] = ()
+    first_results: tuple[str, ...] = ()
+
+    #: Regular expression of the version in what it prints, the parts of which are its groups.
+    version_pattern: str = ""
+
     @abstractmethod
     def command(self, start: Start) -> list[str]:
         """Return the program and its arguments. No shell interprets them."""
 
     def outputs(self, start: Start) -> Sequence[str]:
         """Return the files that it writes into the folder of its start, or the beginnings of their names."""
-        return ()
+        layers = self.layer_results if start.with_layers else ()
+        return [*self.results, *layers, *(self.first_results if start.is_first else ())]
 
     @abstractmethod
     def samples(self, written: Written, start: Start) -> list[float]:
@@ -183,7 +194,31 @@ class Tool(ABC):
 
     def version(self, text: str) -> str | None:
         """Find the version of the runtime in what the tool prints."""
-        return None
+        found = re.search(self.version_pattern, text) if self.version_pattern else None
+        parts = [part for group in found.groups() if group for part in group.split(".")] if found else []
+        return ".".join(str(int(part)) for part in parts) or None
+
+
+@contextlib.contextmanager
+def looking_for(what: str) -> Iterator[None]:
+    """Return a context in which values are taken out of a file.
+
+    Raises
+    ------
+    UnreadableError
+        If one is absent or of another type.
+
+    Examples
+    --------
+    >>> with looking_for("a number 'computeMs' of every run in times.json"):
+    ...     [float(item["computeMs"]) for item in [{"computeMs": "none"}]]
+    Traceback (most recent call last):
+    nni_latency.devices._tool.UnreadableError: it has not written a number 'computeMs' of every run in times.json
+    """
+    try:
+        yield
+    except (ArithmeticError, LookupError, SyntaxError, TypeError, ValueError) as error:
+        raise UnreadableError(f"it has not written {what}") from error
 
 
 def numbers(pattern: str, text: str, what: str) -> list[float]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
+from nni_latency.devices._tool import Start, Tool, Written, looking_for
 from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
 
 _REPORT, _COUNTERS, _GRAPH = "benchmark_report.json", "benchmark_detailed_counters_report.json", "graph.xml"
@@ -26,6 +26,10 @@ class BenchmarkApp(Tool):
     gives_layers = True
     counts_always = True
     probe = ("-m", "none.onnx")  # It prints its build before it looks for the network.
+    results = (_REPORT,)
+    layer_results = (_COUNTERS, _GRAPH)
+    # Such as Build ... 2026.4.1-21000-abc.
+    version_pattern = r"Build[ .:]+(\d+\.\d+\.\d+)"
 
     def command(self, start: Start) -> list[str]:
         """Return the command: one request at a time, of which it makes one before those that it times."""
@@ -40,24 +44,18 @@ class BenchmarkApp(Tool):
             *(["-ip", "f32"] if any(len(shape) == 4 for shape in start.shapes) else []),
         ]
 
-    def outputs(self, start: Start) -> list[str]:
-        """Return the report, and counters and graph if layers are wanted."""
-        return [_REPORT, *([_COUNTERS, _GRAPH] if start.with_layers else [])]
-
     def samples(self, written: Written, start: Start) -> list[float]:
         """Read the median that is printed, or the mean where its decimals are too few."""
         printed = re.search(r"Median: +([0-9.]+) (us|ms|s)\b", written.text)
         if printed and float(printed[1]) >= 1:
             return [float(printed[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[printed[2]]]
-        try:
+        with looking_for(f"a number 'total execution time (ms)' in {_REPORT}"):
             found = written.json(_REPORT)["execution_results"]
             return [1e-3 * float(found["total execution time (ms)"]) / int(found["total number of iterations"])]
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise UnreadableError(f"{_REPORT} has no number 'total execution time (ms)'") from error
 
     def layers(self, written: Written, start: Start) -> list[ProfiledRun]:
         """Read the mean of every node that was run, under its name and those of the operators in it."""
-        try:
+        with looking_for(f"nodes with 'real_time' in {_COUNTERS} and {_GRAPH}"):
             graph = ElementTree.fromstring(written.file(_GRAPH)).iter("layer")
             within = {layer.get("name", ""): layer.find("data") for layer in graph}
             originals = {name: data.get("originalLayersNames", "") for name, data in within.items() if data is not None}
@@ -71,11 +69,4 @@ class BenchmarkApp(Tool):
                 for item in request["nodes"]
                 if item["status"].rpartition(".")[2] == "EXECUTED"
             ]
-        except (ElementTree.ParseError, KeyError, TypeError, ValueError) as error:
-            raise UnreadableError(f"{_COUNTERS} or {_GRAPH} lacks nodes with 'real_time'") from error
         return [ProfiledRun(nodes, self.samples(written, start)[0])]
-
-    def version(self, text: str) -> str | None:
-        """Find the build in a line such as ``Build ... 2026.4.1-21000-abc``."""
-        found = re.search(r"Build[ .:]+(\d+\.\d+\.\d+)", text)
-        return found[1] if found else None

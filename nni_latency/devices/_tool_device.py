@@ -23,7 +23,7 @@ from nni_latency.devices._connection import Completed, Connection, DeviceError, 
 from nni_latency.devices._shell_facts import ShellFacts
 from nni_latency.devices._shell_lock import ShellLock
 from nni_latency.devices._tool import Start, Tool, Written
-from nni_latency.devices._tool_network import ToolNetwork, with_repeats
+from nni_latency.devices._tool_network import ToolNetwork, compressed, with_repeats
 from nni_latency.devices._waiting import Comeback
 from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import CandidateError
@@ -306,6 +306,17 @@ class ToolDevice:
             return
         self.connection.send(packed, f"{path}.gz")
         self.connection.check(["gzip", "-df", f"{path}.gz"], f"write {path!r}", timeout=3600.0)
+
+    def weigh(self, size: float) -> float:
+        """Estimate what a weight takes when it is sent, given the size of its numbers [byte]."""
+        if self.tool.unread:
+            return 0.0
+        return compressed(size) if self.known.has("gzip") else size
+
+    @property
+    def beside(self) -> int:
+        """What is sent beside every network [byte]."""
+        return sum(path.stat().st_size for path in self._companions)
 
     def keep(self, name: str) -> None:
         """Count a user of a network."""

@@ -17,6 +17,9 @@ from nni_latency.devices._tool import Start, UnreadableError, Written
 from nni_latency.measurement import CandidateError
 from nni_latency.measurement.runtimes import ProfiledRun
 
+#: What a number takes that has occurred before, once it is compressed, as a share of its size.
+_REPEATED = 0.01
+
 if TYPE_CHECKING:
     from nni_latency.devices._tool_device import ToolDevice
 
@@ -92,3 +95,8 @@ def with_repeats(data: bytes, weights: Iterable[NDArray[Any]]) -> bytes:
     (b'head', b'tail', 32776, True)
     """
     return _agent.expand(_agent.shrink(data, find_holes(data, weights)))
+
+
+def compressed(size: float) -> float:
+    """Estimate what a weight of `with_repeats` takes once it is compressed, given the size of its numbers [byte]."""
+    return min(size, 4 * _agent._PERIOD) + _REPEATED * size

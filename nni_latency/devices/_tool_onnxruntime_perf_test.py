@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
+from nni_latency.devices._tool import Start, Tool, UnreadableError, Written, looking_for
 
 #: Where the weights of the optimised network go, which is read for the names of its nodes.
 _WITHOUT_WEIGHTS = (
@@ -31,6 +30,10 @@ class OnnxRuntimePerfTest(Tool):
     gives_layers = True
     plugin = "onnxruntime"
     probe = ("-h",)
+    results = ("result",)
+    layer_results = ("profile",)
+    first_results = ("optimised.onnx",)
+    version_pattern = r"(?i)ONNX ?Runtime(?: version)?:? v?(\d+\.\d+\.\d+)"
 
     def command(self, start: Start) -> list[str]:
         """Return the command: so many runs on inputs that it makes, in one thread for each node."""
@@ -52,26 +55,14 @@ class OnnxRuntimePerfTest(Tool):
             f"{start.folder}/result",
         ]
 
-    def outputs(self, start: Start) -> list[str]:
-        """Return the result, the profile if layers are wanted, and at first the optimised network."""
-        layers, first = ["profile"] * start.with_layers, ["optimised.onnx"] * start.is_first
-        return ["result", *layers, *first]
-
     def samples(self, written: Written, start: Start) -> list[float]:
         """Read the second column of the result: the time of every run [s], in old versions [ns]."""
         rows = [line.split(",") for line in written.file("result").splitlines() if line.count(",") > 1]
-        try:
+        with looking_for("numbers alone into the second column of its result file"):
             times = [float(row[1]) for row in rows]
-        except ValueError as error:
-            raise UnreadableError("the second column of its result file has something else than a number") from error
         if len(times) <= start.warmups:
             raise UnreadableError("its result file has no line for every run")
         return [seconds * (1e-9 if seconds > 1e4 else 1.0) for seconds in times[start.warmups :]]
-
-    def version(self, text: str) -> str | None:
-        """Find the version, where it is printed."""
-        found = re.search(r"ONNX ?Runtime(?: version)?:? v?(\d+\.\d+\.\d+)", text, re.IGNORECASE)
-        return found[1] if found else None
 
 
 def events_of(written: Written) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nni_latency.devices._connection import DeviceError
 from nni_latency.devices._device_runtime import DeviceRuntime, platform_facts
+from nni_latency.devices._forecast import Size, size_with_weights
 from nni_latency.devices._tool import FILES, Form
 from nni_latency.devices._tool_bench import ToolBenches
 from nni_latency.devices._tool_device import ToolDevice
@@ -24,7 +25,7 @@ from nni_latency.devices._tool_onnxruntime_perf_test import events_of
 from nni_latency.devices._waiting import Cooling
 from nni_latency.errors import MeasurementError
 from nni_latency.imports import require
-from nni_latency.measurement import Benches, CandidateError, Limits, Meter
+from nni_latency.measurement import Benches, CandidateError, Limits, Meter, Subject
 from nni_latency.measurement.runtimes import (
     Arrays,
     CompiledNetwork,
@@ -60,6 +61,8 @@ class ToolRuntime(DeviceRuntime):
         If the device cannot be reached, or cannot run the tool.
     """
 
+    weights_note, request = "with random weights", 0.0
+
     # A device's runtime without an agent: nothing of its making is shared.
     def __init__(self, device: ToolDevice, make: Callable[[MakePlace], Any] | None = None) -> None:
         self.device, self.connection = device, device.connection
@@ -83,6 +86,15 @@ class ToolRuntime(DeviceRuntime):
         own = {"tool": self.device.tool.name, "version": self.device.version, "cores": cores, **self.inner.identity}
         facts |= {f"{RUNTIME_FACT}{name}": value for name, value in own.items() if value}
         return Platform(device_slug(facts), self.name, self.device.precision, self.device.threads, facts)
+
+    @property
+    def sent(self) -> int:
+        """Bytes sent to the device."""
+        return self.device.sent
+
+    def size_of(self, subject: Subject, built: Any) -> Size:
+        """Estimate what a subject takes when it is sent, given what it builds."""
+        return size_with_weights(subject, built, self.device.weigh, self.device.beside)
 
     def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
         """Return the benches of the device.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nni_latency.devices._tool import Start, Tool, UnreadableError, Written
+from nni_latency.devices._tool import Start, Tool, Written, looking_for
 from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
 
 #: How long it warms up for one run that is asked for [ms], as it takes no number of runs.
@@ -30,6 +30,10 @@ class TrtExec(Tool):
     precisions = ("fp32", "fp16", "int8")
     gives_layers = True
     on_gpu = True
+    results = ("times.json",)
+    layer_results = ("profile.json",)
+    # Such as TensorRT.trtexec [TensorRT v100300], and v8503 before.
+    version_pattern = r"\[TensorRT v(?:(\d\d)(\d\d)(\d\d)|(\d)(\d)(\d\d))\]"
 
     def command(self, start: Start) -> list[str]:
         """Return the command; it would run for three seconds at least unless told otherwise."""
@@ -49,30 +53,17 @@ class TrtExec(Tool):
             *layers,
         ]
 
-    def outputs(self, start: Start) -> list[str]:
-        """Return the times of runs, and those of layers if these are wanted."""
-        return ["times.json", *(["profile.json"] if start.with_layers else [])]
-
     def samples(self, written: Written, start: Start) -> list[float]:
         """Read ``computeMs`` of every run."""
-        try:
+        with looking_for("a number 'computeMs' of every run in times.json"):
             return [1e-3 * float(item["computeMs"]) for item in written.json("times.json")][-start.runs :]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableError("a run in times.json has no number 'computeMs'") from error
 
     def layers(self, written: Written, start: Start) -> list[ProfiledRun]:
         """Read ``averageMs`` of every layer; the name of one that several nodes became has all of theirs."""
-        try:
+        with looking_for("a number 'averageMs' of every layer in profile.json"):
             rows = [item for item in written.json("profile.json") if "name" in item]
             nodes = [tensorrt_node(item["name"], 1e-3 * float(item["averageMs"])) for item in rows]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableError("a layer in profile.json has no number 'averageMs'") from error
         return [ProfiledRun(nodes, sum(node.seconds for node in nodes))]
-
-    def version(self, text: str) -> str | None:
-        """Find the version in a line such as ``TensorRT.trtexec [TensorRT v100300]``."""
-        found = re.search(r"\[TensorRT v(?:(\d\d)(\d\d)(\d\d)|(\d)(\d)(\d\d))\]", text)
-        return ".".join(str(int(part)) for part in found.groups() if part) if found else None
 
 
 def tensorrt_node(name: str, seconds: float) -> ProfiledNode:

@@ -92,15 +92,16 @@ class Campaign:
         OutputError
             If a record cannot be kept.
         """
-        with self._annotate_skipped_subjects():
+        with self._annotate_skipped_subjects(), contextlib.ExitStack() as stack:
             for session in self.schedule.sessions():
                 if self.schedule.next_round():
-                    self._run(session)
+                    self._run(session, stack)
 
-    def _run(self, session: int) -> None:
+    def _run(self, session: int, stack: contextlib.ExitStack) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._note("before")
+            stack.enter_context(self.benches.expecting(self.schedule.planned()))
         with self.benches.open(self.schedule.protocol, calls=self.schedule.calls) as bench:
             _Session(self, bench, session).run()
         self._note("after")

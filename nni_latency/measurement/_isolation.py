@@ -27,7 +27,7 @@ from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, Wo
 from nni_latency.measurement._exports import Exports
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Visit
-from nni_latency.measurement._subject import Subject, pack, pack_subject, unpack
+from nni_latency.measurement._subject import Chain, Subject, pack, pack_subject, unpack
 from nni_latency.measurement._timing import Protocol
 from nni_latency.platforms import Conditions, Platform
 from nni_latency.units import format_seconds
@@ -59,6 +59,13 @@ class Benches(ABC):
     @abstractmethod
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench, to be entered; see `LocalBench`."""
+
+    def expecting(self, chains: Sequence[Chain]) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which a campaign measures these networks and others that are not known yet.
+
+        It does nothing by default. Benches on another machine say how much is sent there.
+        """
+        return contextlib.nullcontext()
 
 
 class LocalBenches(Benches):

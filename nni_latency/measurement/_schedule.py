@@ -145,6 +145,10 @@ class Schedule(ABC):
     def next_round(self) -> Sequence[Chain]:
         """Return the networks to visit next, in order; none when the session is over."""
 
+    def planned(self) -> Sequence[Chain]:
+        """Return the networks that are about to be visited, as far as they are known: by default the next round."""
+        return self.next_round()
+
     def observe(self, records: Sequence[Record]) -> None:
         """Take in the records of one round."""
         self.rounds, self.next = self.rounds + 1, records[0].round + 1

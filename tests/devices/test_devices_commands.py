@@ -75,6 +75,13 @@ def test_network_is_measured_on_a_device(run):
     assert found["latency_s"] > 4e-5
 
 
+def test_what_is_sent_is_said_in_remarks(run):
+    words = ("measure", "net.py:Net", "--device", _DEVICE, "--runtime", "numpy", *_QUICK, "--input")
+    remarks = run(*words, "3,8,8").stderr
+    assert remarks.index(f"Sending 1 network to {_DEVICE}: about ") < remarks.index("Sent ")
+    assert "Sen" not in run("--quiet", *words, "3,9,9").stderr
+
+
 def test_name_of_the_file_of_devices_is_a_device_with_cores(run, monkeypatch, tmp_path):
     core = min(os.sched_getaffinity(0))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -230,7 +230,12 @@ class Runtime(Pluggable, ABC):
         layers of torch; a runtime that takes other modules overrides this.
         """
         inputs = self.inputs(REFERENCE_SHAPE)
-        return self.prepare(Subject("reference", reference_module, REFERENCE_SHAPE), inputs), inputs
+        return self.prepare(self.reference_subject, inputs), inputs
+
+    @property
+    def reference_subject(self) -> Subject:
+        """What `reference` prepares."""
+        return Subject("reference", reference_module, REFERENCE_SHAPE)
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]] | None:
         """Say which operators of a network run as one kernel, where the runtime's own model lists them.

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is about to be sent to a device is said before, and what was sent afterwards."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from numpy_runtime import conv, device_runtime, tool_runtime
+from torch import nn
+
+from nni_latency.devices import DeviceRuntime, PythonConnection
+from nni_latency.measurement import Campaign, CampaignHeader, MemoryStore, NetworkSchedule, Protocol, Subject
+from nni_latency.spaces import FBNetSpace
+from nni_latency.tables import LayerSchedule
+
+_PLUGINS = Path(__file__).parents[2] / "plugins"
+
+_QUICK = Protocol(n_run=2, rounds=2, processes=1, half_width=0.0, time_budget=600.0, timeout=60.0)
+
+_WHERE = f"python:{sys.executable}"
+
+_BEFORE = re.compile(
+    r"Sending (\d+) networks? to (\S+): about ([0-9.]+ k?M?B)(?: and at most ([0-9.]+ k?M?B) a round)? \((.+)\)"
+)
+
+_UNITS = {"B": 1, "kB": 1e3, "MB": 1e6}
+
+
+def _bytes(text):
+    number, unit = text.split()
+    return float(number) * _UNITS[unit]
+
+
+def _measured(runtime, schedule):
+    """Measure, and return what was said."""
+    said = []
+    runtime.on_send = lambda sentence: said.append((sentence, runtime.sent))
+    with MemoryStore().campaign(CampaignHeader(schedule.kind, {}, runtime.platform, _QUICK)) as log:
+        Campaign(schedule, runtime.benches(), log).run()
+    runtime.close()
+    return said
+
+
+def _networks(*modules):
+    subjects = [Subject(f"net {number}", build, (1, 4, 16, 16)) for number, build in enumerate(modules)]
+    return NetworkSchedule(subjects, _QUICK)
+
+
+def test_networks_are_announced_before_they_are_sent():
+    runtime = device_runtime()
+    sent = runtime.sent
+    (before, then), (after, now) = _measured(runtime, _networks(conv, partial(conv, 8)))
+    assert (found := _BEFORE.fullmatch(before)), before
+    assert found.groups()[:2] == ("2", _WHERE)
+    assert found[5] == "weights are drawn there"
+    # A request for its load at most.
+    assert then - sent < 200 < now - then
+    assert re.fullmatch(rf"Sent [0-9.]+ k?B to {re.escape(_WHERE)}", after), after
+
+
+def test_nothing_is_built_where_nobody_listens():
+    runtime, built = device_runtime(), []
+    assert runtime.on_send is None
+    with runtime.benches().expecting([(Subject("net", lambda: built.append(1), (1, 4, 16, 16)),)]):
+        assert not built
+    runtime.close()
+
+
+def _refused():
+    raise ValueError("it cannot be built")
+
+
+def test_network_that_cannot_be_built_is_announced_as_the_others():
+    said = _measured(device_runtime(), _networks(conv, _refused))
+    assert said[0][0].startswith("Sending 2 networks to ")
+
+
+@pytest.mark.slow
+def test_forecast_for_an_agent_holds():
+    pytest.importorskip("onnxruntime")
+    sys.path.append(str(_PLUGINS / "nni_latency_onnxruntime"))
+    plugin = importlib.import_module("nni_latency_onnxruntime")
+    runtime = DeviceRuntime(lambda place: plugin.OnnxRuntime(place=place), PythonConnection(sys.executable))
+    schedule = LayerSchedule(FBNetSpace(preset="cifar10", depth=0.25).measure_plan(), _QUICK)
+    (before, then), (_, now) = _measured(runtime, schedule)
+    found = _BEFORE.fullmatch(before)
+    once, by_round = _bytes(found[3]), _bytes(found[4])
+    # Rounds of the warm-up are sent as well, as many as it takes.
+    assert (once + (_QUICK.rounds + 1) * by_round) / 2 < now - then
+    assert now - then < 2 * (once + (_QUICK.rounds + schedule.warm_up) * by_round)
+
+
+def test_forecast_for_a_benchmark_binary_holds(tmp_path):
+    runtime = tool_runtime(PythonConnection(sys.executable), tmp_path)
+    large = [partial(nn.Conv2d, 4, channels, 16) for channels in (64, 256)]
+    (before, then), (_, now) = _measured(runtime, _networks(*large))
+    found = _BEFORE.fullmatch(before)
+    assert found[5] == "with random weights"
+    assert found[4] is None
+    assert (now - then) / 2 < _bytes(found[3]) < 2 * (now - then)
