@@ -266,7 +266,7 @@ def draw_ratios(axes: Any, groups: Mapping[str, HeldOut]) -> None:
     if known:
         _draw_intervals(axes, known)
     axes.axhline(1, color=GREY, lw=1)
-    axes.set_xlim(-0.5, len(values) - 0.5 + _BESIDE)
+    axes.set_xlim(-0.5, len(values) - 0.3)
     name_columns(axes, list(groups))
     logarithmic(axes, "y")
     axes.set_ylabel("predicted over measured")
