@@ -383,6 +383,8 @@ def _call_hooks(
     others = [other for other in manager.get_plugins() if other is not plugin]
     implemented = {caller.name for caller in manager.get_hookcallers(plugin) or ()}
     mine: dict[str, list[Registration]] = {hook: [] for hook in _HOOKS if hook in implemented}
+    if not mine:
+        return {}, "it has no function that is marked as a hook with nni_latency.hookimpl"
     for hook, registrations in mine.items():
         register = _Registering(name, hook.removeprefix("register_").removesuffix("s"), registrations)
         try:

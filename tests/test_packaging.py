@@ -241,6 +241,25 @@ def test_hooks_before_a_commit_are_the_linters_of_make():
     )
 
 
+def test_hosted_services_run_what_a_contributor_runs():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    pages = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text(encoding="utf-8"))
+    assert (ROOT / pages["sphinx"]["configuration"]).is_file()
+    installed = re.findall(r"-e ['.]*(/[^ \[]*)?", " ".join(pages["build"]["jobs"]["install"]))
+    assert len(installed) == 1 + len(_PLUGINS)
+    assert all((ROOT / path.removeprefix("/") / "setup.cfg").is_file() for path in installed)
+
+
+def test_templates_of_issues_say_what_they_are_for():
+    for path in (ROOT / ".github/ISSUE_TEMPLATE").iterdir():
+        _, head, body = path.read_text(encoding="utf-8").split("---\n", 2)
+        assert {"name", "about"} <= set(yaml.safe_load(head))
+        assert body.strip()
+
+
 def test_targets_that_contributors_read_about_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"[`$] ?make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))

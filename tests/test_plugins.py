@@ -112,6 +112,14 @@ def test_plugin_that_can_not_be_imported_is_reported_and_the_rest_work(plugin):
     assert "ModuleNotFoundError" in broken.error
 
 
+def test_plugin_whose_functions_are_not_marked_is_reported(plugin):
+    unmarked = plugin("unmarked")
+    sys.modules["unmarked"].register_estimators = _estimators("a")
+    (info,) = collect([unmarked]).plugins
+    assert (info.hooks, info.registered) == ((), ())
+    assert info.error == "it has no function that is marked as a hook with nni_latency.hookimpl"
+
+
 @pytest.mark.parametrize(("kind", "name"), SEPARATE)
 def test_what_a_plugin_of_the_checkout_registers_is_named_with_its_folder(kind, name):
     with pytest.raises(UnknownNameError, match=rf"Unknown {kind} '{name}'.* pip install \./plugins/\w+$") as caught:

@@ -79,6 +79,9 @@ _MOST_GROUPS = 8
 #: Groups whose legend has room inside of the axes.
 _INSIDE = 3
 
+#: How far beside the middle of a group its interval stands, in groups.
+_BESIDE = 0.4
+
 #: Names that stand upright side by side, and letters of names that have room to be slanted.
 _COLUMNS, _SLANTED = 56, 400
 
@@ -247,16 +250,24 @@ def draw_held_out(axes: Any, groups: Mapping[str, HeldOut], what: str) -> None:
 def draw_ratios(axes: Any, groups: Mapping[str, HeldOut]) -> None:
     """Draw predicted over measured by group, as boxes and points, beside the interval of each group's predictions."""
     values = [item.ratios for item in groups.values()]
-    axes.boxplot(values, orientation="vertical", showfliers=False, widths=0.6, medianprops={"color": "black"})
-    for place, group in enumerate(values, start=1):
+    axes.boxplot(
+        values,
+        positions=range(len(values)),
+        orientation="vertical",
+        showfliers=False,
+        widths=0.6,
+        medianprops={"color": "black"},
+    )
+    for place, group in enumerate(values):
         spread = np.linspace(-0.18, 0.18, len(group)) if len(group) > 1 else np.zeros(1)
-        colour = PALETTE[place - 1] if place <= _MOST_GROUPS else GREY
+        colour = PALETTE[place] if place < _MOST_GROUPS else GREY
         axes.scatter(place + spread, group, s=8, color=colour, alpha=0.6, lw=0)
-    known = [(place, item.factor) for place, item in enumerate(groups.values(), start=1) if item.factor is not None]
+    known = [(place, item.factor) for place, item in enumerate(groups.values()) if item.factor is not None]
     if known:
         _draw_intervals(axes, known)
     axes.axhline(1, color=GREY, lw=1)
-    axes.set_xticks(range(1, len(values) + 1), list(groups), rotation=35, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.5, len(values) - 0.3)
+    name_columns(axes, list(groups))
     logarithmic(axes, "y")
     axes.set_ylabel("predicted over measured")
     plain(axes, "y")
@@ -265,7 +276,7 @@ def draw_ratios(axes: Any, groups: Mapping[str, HeldOut]) -> None:
 def _draw_intervals(axes: Any, factors: Sequence[tuple[int, float]]) -> None:
     """Draw by what ratios the intervals of predictions allow them to be off, a bar at each place."""
     axes.errorbar(
-        [place + 0.4 for place, _ in factors],
+        [place + _BESIDE for place, _ in factors],
         np.ones(len(factors)),
         yerr=np.array([[1 - 1 / factor, factor - 1] for _, factor in factors]).T,
         fmt="none",
@@ -274,4 +285,5 @@ def _draw_intervals(axes: Any, factors: Sequence[tuple[int, float]]) -> None:
         capsize=4,
         label="interval of a prediction",
     )
-    axes.legend(loc="best")
+    # Above the axes, where it covers nothing.
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)

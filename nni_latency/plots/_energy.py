@@ -65,6 +65,7 @@ def draw_portable(model: PortableModel, out: str | Path) -> Path:
             draw_held_out(left, _by_device(items), "energy [mJ]")
             left.set_title("Predicted against measured")
             _draw_groups(right, items, model.bounds_.get("energy"))
+        figure.legend(handles=_of_groups(model.bounds_.get("energy")), loc="outside lower center", ncols=3)
     return Path(out)
 
 
@@ -121,16 +122,21 @@ def _draw_groups(axes: Any, items: Sequence[HeldOutOperator], bound: float | Non
         range(len(names)), [f"{name}, {sizes[name]}" for name in names], rotation=45, ha="right", rotation_mode="anchor"
     )
     axes.set_ylabel("predicted energy over measured")
+    if bound is not None:
+        axes.axhspan(1 / (1 + bound), 1 + bound, color=BLUE, alpha=0.08, lw=0)
+    axes.set_title("By group of operators, and how many they are")
+    plain(axes, "y")
+
+
+def _of_groups(bound: float | None) -> list[Patch]:
+    """Say what the boxes of groups are."""
     handles = [
         Patch(color=BLUE, alpha=0.6, label="power times time, as predicted"),
         Patch(color=GREY, alpha=0.6, label="the same time, times a constant power"),
     ]
     if bound is not None:
-        axes.axhspan(1 / (1 + bound), 1 + bound, color=BLUE, alpha=0.08, lw=0)
         handles.append(Patch(color=BLUE, alpha=0.08, label="interval of a prediction"))
-    axes.legend(handles=handles, loc="best")
-    axes.set_title("By group of operators, and how many they are")
-    plain(axes, "y")
+    return handles
 
 
 def _median(items: Sequence[HeldOutOperator], name: str) -> str:

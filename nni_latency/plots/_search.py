@@ -248,13 +248,14 @@ def draw_pareto(
         raise InvalidValueError("A Pareto front needs at least one network. Got none.")
     for quantity in (x, y):
         _shown(quantity)
-    with picture(out, "\n".join(filter(None, [_compared(points, x, y, limit), title])), height=4.4) as figure:
+    with picture(out, "\n".join(filter(None, [_compared(points, x, y, limit), title])), height=4.6) as figure:
         axes = figure.subplots()
         _draw_front(axes, points, x, y)
         if limit is not None:
             label = f"target {format_metric(limit, x)}"
             axes.axvline(limit * _shown(x)[0], color=DARK, linestyle="--", lw=1, label=label)
-        axes.legend(loc="best")
+        # Below the axes, where it covers nothing.
+        figure.legend(loc="outside lower center", ncols=2)
     return Path(out)
 
 
@@ -263,8 +264,8 @@ def _compared(points: Sequence[ParetoPoint], x: str, y: str, limit: float | None
     searched, drawn = ([point for point in points if point.searched is kind] for kind in (True, False))
     drawn = [point for point in drawn if not point.found]
     if not searched or not drawn:
-        front = len(pareto_front(points, x, y))
-        return f"{front} of {number_of(len(points), 'network')} are beaten by no other one in both {x} and {y}"
+        front, count = len(pareto_front(points, x, y)), number_of(len(points), "network")
+        return f"{front} of {count} are beaten by no other one in both {_named(x)} and {_named(y)}"
     if limit is not None and y == ACCURACY:
         best = [max((point.y for point in group if point.x <= limit), default=None) for group in (searched, drawn)]
         if best[0] is not None and best[1] is not None:
@@ -291,7 +292,8 @@ def _draw_front(axes: Any, points: Sequence[ParetoPoint], x: str, y: str) -> Non
     def at(chosen: Sequence[ParetoPoint]) -> tuple[list[float], list[float]]:
         return [point.x * across for point in chosen], [point.y * up for point in chosen]
 
-    axes.plot(*at(front), "-", color=DARK, lw=1, label=f"front: no other one beats these in both {x} and {y}")
+    label = f"front: no other one beats these in both {_named(x)} and {_named(y)}"
+    axes.plot(*at(front), "-", color=DARK, lw=1, label=label)
     if drawn:
         axes.plot(
             *at(drawn), "o", color=GREY, alpha=0.7, label=f"{len(drawn)} drawn at random" if searched else "networks"
@@ -309,9 +311,12 @@ def _draw_front(axes: Any, points: Sequence[ParetoPoint], x: str, y: str) -> Non
     plain(axes)
 
 
+def _named(quantity: str) -> str:
+    return "weighted sum" if quantity == "weighted" else quantity.replace("_", " ")
+
+
 def _labelled(quantity: str, unit: str) -> str:
-    name = "weighted sum" if quantity == "weighted" else quantity.replace("_", " ")
-    return name if unit == "1" else f"{name} [{unit}]"
+    return _named(quantity) if unit == "1" else f"{_named(quantity)} [{unit}]"
 
 
 def _shown(quantity: str) -> tuple[float, str]:

@@ -162,7 +162,9 @@ def _name_cells(
             continue
         red, green, blue, _ = image.cmap(image.norm(number))
         colour = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 or number <= 0 else "white"
-        axes.text(column, row, f"{number:.3g}", ha="center", va="center", fontsize=SMALL, color=colour)
+        # With three digits also where the last ones are zeros.
+        text = f"{number:#.3g}".rstrip(".")
+        axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=colour)
 
 
 def _costs(table: LookupTable, names: list[str]) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ def test_cells_below_the_colour_bar_are_shown_as_such():
     assert image.colorbar.extend == "min"
     assert to_rgba(image.cmap(image.norm(1e-3))) == to_rgba("#DDDDDD")
     assert "grey: less than 0.04" in axes.get_title(loc="left") + axes.get_title()
-    assert "0.001" in {text.get_text() for text in axes.texts}
+    assert "0.00100" in {text.get_text() for text in axes.texts}
 
 
 def test_colour_bar_without_smaller_cells_has_no_arrow():
