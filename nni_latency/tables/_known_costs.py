@@ -56,6 +56,20 @@ class _Index:
     operators: dict[str, Entry] = field(default_factory=dict)
     alone: dict[str, list[Summary]] = field(default_factory=dict)
     networks: dict[str, list[Summary]] = field(default_factory=dict)
+    #: Times of the reference operator, at the machine's usual speed where that is known [s].
+    references: list[float] = field(default_factory=list)
+
+    @property
+    def unit(self) -> float:
+        """Time of the reference operator to which all times are normalised [s]."""
+        return quantile(self.references, 0.5)
+
+    def pooled(self, found: list[Summary], *, alone: bool = False) -> CachedCost:
+        """Return the cost that several campaigns found."""
+        value = math.fsum(item.value for item in found) / len(found)
+        low, high = min(item.low for item in found), max(item.high for item in found)
+        n_samples, unit = sum(item.n_samples for item in found), self.unit
+        return CachedCost(value * unit, low * unit, high * unit, len(found), n_samples, alone)
 
 
 class KnownCosts:
@@ -83,32 +97,21 @@ class KnownCosts:
     def __repr__(self) -> str:
         return f"KnownCosts({self.store!r}, {self.platform.id})"
 
-    @property
-    def reference(self) -> float:
-        """Median time of the reference operator over all records [s], to which all times are normalised.
-
-        Raises
-        ------
-        InvalidValueError
-            If nothing was measured.
-        """
-        return quantile([record.reference for item in self._campaigns for record in item.records], 0.5)
-
     def operator(self, key: str, protocol: Protocol) -> CachedCost | None:
         """Return the cost of an operator by its key; measurements in networks take precedence over standalone ones."""
         with self._lock:
             index = self._index(protocol)
             if key in index.operators:
-                entry, unit = index.operators[key], self.reference
+                entry, unit = index.operators[key], index.unit
                 times = (entry.value * unit, entry.low * unit, entry.high * unit)
                 return CachedCost(*times, n_places=entry.n_places, n_samples=entry.n_samples)
-            return self._pooled(index.alone[key], alone=True) if key in index.alone else None
+            return index.pooled(index.alone[key], alone=True) if key in index.alone else None
 
     def network(self, digest: str, protocol: Protocol) -> CachedCost | None:
         """Return the cost of a whole network, by the digest of its graph."""
         with self._lock:
-            found = self._index(protocol).networks.get(digest)
-            return self._pooled(found) if found else None
+            index = self._index(protocol)
+            return index.pooled(index.networks[digest]) if digest in index.networks else None
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
@@ -145,13 +148,6 @@ class KnownCosts:
         index.operators = operator_entries(places) if places else {}
         return index
 
-    def _pooled(self, found: list[Summary], *, alone: bool = False) -> CachedCost:
-        unit = self.reference
-        value = math.fsum(item.value for item in found) / len(found)
-        low, high = min(item.low for item in found), max(item.high for item in found)
-        n_samples = sum(item.n_samples for item in found)
-        return CachedCost(value * unit, low * unit, high * unit, len(found), n_samples, alone)
-
 
 def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> list[Place]:
     """Add the networks of a campaign to an index, and return the places of their operators."""
@@ -165,12 +161,14 @@ def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -
             rounds.setdefault(record.round, []).append(record)
     for records in rounds.values():
         samples.add(records)
-    found: list[Place] = []
+    if not samples.measured:
+        return []
+    found, unit = list[Place](), samples.unit
+    index.references += samples.references
     for key in samples.measured:
-        whole = samples.whole(key)
-        index.networks.setdefault(subjects[key]["digest"], []).append(_over(whole, samples.unit))
+        index.networks.setdefault(subjects[key]["digest"], []).append(_over(samples.whole(key), unit))
         for place in samples.places(key):
-            found.append(replace(place, network=f"{campaign.identifier}/{key}", value=place.value / samples.unit))
+            found.append(replace(place, network=f"{campaign.identifier}/{key}", value=place.value / unit))
     return found
 
 
@@ -180,6 +178,7 @@ def _add_alone(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> N
     for record in campaign.records:
         key = campaign.subjects[record.subjects[-1]]["digest"]
         times.setdefault(key, []).extend(run[-1] / record.reference for run in record.parts)
+        index.references.append(record.reference)
     for key, taken in times.items():
         index.alone.setdefault(key, []).append(Measurement(tuple(taken), protocol).summary)
 

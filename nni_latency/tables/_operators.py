@@ -188,10 +188,15 @@ class OperatorSamples:
         return network_error(np.array(residuals), location_errors(rest, groups, len(numbers)))
 
     @property
+    def references(self) -> list[float]:
+        """Time of the reference operator before every visit, at the machine's usual speed [s]."""
+        times: list[float] = ([record.reference for record in self._records] / self.fit.slowness).tolist()
+        return times
+
+    @property
     def unit(self) -> float:
-        """Time of the reference operator at the machine's usual speed [s]."""
-        times = [record.reference for record in self._records] / self.fit.slowness
-        return quantile(times.tolist(), 0.5)
+        """Median of `references` [s]."""
+        return quantile(self.references, 0.5)
 
     def whole(self, network: str) -> Summary:
         """Return the time of unmarked runs of a network [s]."""

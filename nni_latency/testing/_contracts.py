@@ -126,7 +126,6 @@ def check_plugin(module: ModuleType) -> None:
     registry = collect([point])
     info = registry.plugins[0]
     expect(info.error is None, f"{module.__name__} does not load: {info.error}.")
-    expect(bool(info.hooks), f"{module.__name__} implements no hook: mark its functions with hookimpl.")
     expect(bool(info.registered), f"{module.__name__} registers nothing.")
     builtin = metadata.EntryPoint("builtin", "nni_latency.builtin_plugin", GROUP)
     if module.__name__ != builtin.value:

@@ -236,7 +236,7 @@ def test_check_plugin_accepts_a_good_one(make_plugin):
         (_registering("t.json"), r"does not look like a path"),
         (_registering(""), r"does not look like a path"),
         (_registering(3), r"name of an estimator must be a text .*Got 3\b"),
-        (_registering("mine", factory=3), r"the factory of 'mine' must be something to call\. Got int"),
+        (_registering("mine", factory=3), r"the factory of 'mine' must be something to call, or its name .* Got 3"),
     ],
 )
 def test_check_plugin_finds_a_broken_rule(make_plugin, hook, message):
@@ -245,7 +245,7 @@ def test_check_plugin_finds_a_broken_rule(make_plugin, hook, message):
 
 
 def test_check_plugin_finds_unmarked_hooks(make_plugin):
-    with pytest.raises(AssertionError, match=r"implements no hook: mark its functions with hookimpl"):
+    with pytest.raises(AssertionError, match=r"it has no function that is marked as a hook with nni_latency\.hookimpl"):
         check_plugin(make_plugin(register_estimators=lambda register: register("mine", dict)))
 
 
