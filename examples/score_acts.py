@@ -81,7 +81,7 @@ def main() -> None:
         print(f"Measuring {', '.join(networks)}", flush=True)
         truth.measure(examples_of(networks).values())
     print(f"{runtime.platform.id}: {len(known.points)} points, {len(unknown.points)} test blocks")
-    reference = KnownCosts(store, runtime.platform).reference
+    reference = KnownCosts(store, runtime.platform).reference(ON_NETWORKS)
     for variant in ("published", "refined"):
         estimator = fitted(variant, known)
         report(estimator, fitted(variant, older), known, unknown, options.out)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,7 @@ def validation_summary(path: Path | None) -> dict[str, str]:
     summary = validation.read_summary(beside)
     scores, halves = summary.scores, summary.repeatability
     repeats = "" if halves is None else f" (the measurement repeats within {format_percent(halves.mape)})"
-    ranks = "" if scores.spearman is None else f", Spearman {scores.spearman:.3f}"
+    ranks = "" if math.isnan(scores.spearman) else f", Spearman {scores.spearman:.3f}"
     return {
         "validation": f"{number_of(scores.n, 'network')}: MAPE {format_percent(scores.mape)}{repeats}, within 10 %: "
         f"{format_percent(scores.within10)}{ranks}"

@@ -231,7 +231,8 @@ class OperatorProfiler:
         """Times of the models and their calls at the machine's usual speed."""
         calls = {model.key: model.network_calls for model in self.models}
         samples = OperatorSamples(calls, self.protocol)
-        records = sorted((item for key in calls for item in self._visits(key)), key=lambda record: record.round)
+        found = (item for key in calls for item in self._visits(key))
+        records = sorted(found, key=lambda record: (record.round, record.at))
         for _, group in groupby(records, key=lambda record: record.round):
             samples.add(list(group))
         return samples

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nni_latency.costs import Cost
 from nni_latency.measurement import (
@@ -56,13 +57,14 @@ class _Index:
     operators: dict[str, Entry] = field(default_factory=dict)
     alone: dict[str, list[Summary]] = field(default_factory=dict)
     networks: dict[str, list[Summary]] = field(default_factory=dict)
-    #: Times of the reference operator, at the machine's usual speed where that is known [s].
+    #: Times of the reference operator along with networks, at the machine's usual speed, and along with operators [s].
     references: list[float] = field(default_factory=list)
+    alone_references: list[float] = field(default_factory=list)
 
     @property
     def unit(self) -> float:
         """Time of the reference operator to which all times are normalised [s]."""
-        return quantile(self.references, 0.5)
+        return quantile(self.references or self.alone_references, 0.5)
 
     def pooled(self, found: list[Summary], *, alone: bool = False) -> CachedCost:
         """Return the cost that several campaigns found."""
@@ -90,12 +92,27 @@ class KnownCosts:
         self.store, self.platform = store, platform
         self._campaigns: list[StoredCampaign] = []
         self._indices: dict[tuple[float, float, float], _Index] = {}
+        #: What was fitted to campaigns, by their content: a store grows by one campaign at a time.
+        self._fitted: dict[tuple[Any, ...], _Networks] = {}
         self._version = -1
         self._lock = threading.RLock()
         self.refresh()
 
     def __repr__(self) -> str:
         return f"KnownCosts({self.store!r}, {self.platform.id})"
+
+    def reference(self, protocol: Protocol) -> float:
+        """Return the time of the reference operator to which all times are normalised [s].
+
+        It is the median over the visits of networks, at the machine's usual speed, or else over those of operators.
+
+        Raises
+        ------
+        InvalidValueError
+            If nothing was measured.
+        """
+        with self._lock:
+            return self._index(protocol).unit
 
     def operator(self, key: str, protocol: Protocol) -> CachedCost | None:
         """Return the cost of an operator by its key; measurements in networks take precedence over standalone ones."""
@@ -143,14 +160,34 @@ class KnownCosts:
         for campaign in self._campaigns:
             if campaign.header.kind == ALONE:
                 _add_alone(index, campaign, protocol)
-            else:
-                places += _add_networks(index, campaign, protocol)
+                continue
+            found = self._networks_of(campaign, protocol)
+            places += found.places
+            index.references += found.references
+            for digest, whole in found.wholes:
+                index.networks.setdefault(digest, []).append(whole)
         index.operators = operator_entries(places) if places else {}
         return index
 
+    def _networks_of(self, campaign: StoredCampaign, protocol: Protocol) -> _Networks:
+        size = (campaign.identifier, len(campaign.records), len(campaign.failures))
+        key = (*size, protocol.statistic, protocol.outlier, protocol.confidence)
+        if key not in self._fitted:
+            self._fitted[key] = _networks_of(campaign, protocol)
+        return self._fitted[key]
 
-def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> list[Place]:
-    """Add the networks of a campaign to an index, and return the places of their operators."""
+
+@dataclass(frozen=True)
+class _Networks:
+    """Networks of a campaign: places of operators and whole networks by digest, relative to the reference operator."""
+
+    places: list[Place]
+    wholes: list[tuple[str, Summary]]
+    references: list[float]
+
+
+def _networks_of(campaign: StoredCampaign, protocol: Protocol) -> _Networks:
+    """Fit the networks of a campaign."""
     subjects = {key: item for key, item in campaign.subjects.items() if item["kind"] == "network"}
     calls = {key: NetworkCalls.read(item["specification"]) for key, item in subjects.items()}
     samples = OperatorSamples(calls, protocol)
@@ -161,14 +198,15 @@ def _add_networks(index: _Index, campaign: StoredCampaign, protocol: Protocol) -
             rounds.setdefault(record.round, []).append(record)
     for records in rounds.values():
         samples.add(records)
-    if not samples.measured:
-        return []
-    found, unit = list[Place](), samples.unit
-    index.references += samples.references
-    for key in samples.measured:
-        index.networks.setdefault(subjects[key]["digest"], []).append(_over(samples.whole(key), unit))
-        for place in samples.places(key):
-            found.append(replace(place, network=f"{campaign.identifier}/{key}", value=place.value / unit))
+    found = _Networks([], [], [])
+    if samples.measured:
+        unit = samples.unit
+        found.references.extend(samples.references)
+        for key in samples.measured:
+            found.wholes.append((subjects[key]["digest"], _over(samples.whole(key), unit)))
+            for place in samples.places(key):
+                network = f"{campaign.identifier}/{key}"
+                found.places.append(replace(place, network=network, value=place.value / unit))
     return found
 
 
@@ -178,7 +216,7 @@ def _add_alone(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> N
     for record in campaign.records:
         key = campaign.subjects[record.subjects[-1]]["digest"]
         times.setdefault(key, []).extend(run[-1] / record.reference for run in record.parts)
-        index.references.append(record.reference)
+        index.alone_references.append(record.reference)
     for key, taken in times.items():
         index.alone.setdefault(key, []).append(Measurement(tuple(taken), protocol).summary)
 

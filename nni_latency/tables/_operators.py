@@ -174,8 +174,9 @@ class OperatorSamples:
 
         def elsewhere(network: str, key: str) -> float:
             mine = own[network][key]
+            rest = count[key] - len(mine)
             # The cost of an operator of this network alone is not known from others.
-            return (total[key] - math.fsum(mine)) / (count[key] - len(mine)) if count[key] > len(mine) else mine[0]
+            return (total[key] - math.fsum(mine)) / rest if rest else math.fsum(mine) / len(mine)
 
         residuals = []
         for network in numbers:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from narrow import WIDTHS, check_lines
@@ -69,6 +71,17 @@ def test_published_table_is_shown_with_its_scores_remarks_and_licence(run):
     assert "1000 networks: MAPE 0.0 %, within 10 %: 100.0 %, Spearman 1.000" in shown
     for text in ("exact sums over the layers", "MIT, copyright (c) 2022 GaTech-EIC", "Google Pixel 3", "unpublished"):
         assert text in shown
+
+
+def test_ranks_that_two_networks_do_not_have_are_not_shown(run, tmp_path):
+    path = shipped_tables()[_PIXEL]
+    content = json.loads(validation_path(path).read_text(encoding="utf-8"))
+    content["scores"]["spearman"] = None
+    table = shutil.copy(path, tmp_path / "t.json")
+    validation_path(Path(table)).write_text(json.dumps(content), encoding="utf-8")
+    shown = run("show", table).stdout
+    assert "1000 networks: MAPE 0.0 %" in shown
+    assert "Spearman" not in shown
 
 
 def test_layers_without_an_entry_are_not_measured(run):
