@@ -170,7 +170,7 @@ class Registration:
             names the plugin.
         """
         try:
-            factory = self._imported()
+            factory = self.imported()
             # A command is itself callable, and calling it would run it.
             made = factory if isinstance(factory, click.Command) else factory(*arguments, **options)
         except LatencyError:
@@ -196,7 +196,7 @@ class Registration:
         PluginError
             If it cannot be imported, or that cannot be found out, as of some classes that are written in C.
         """
-        factory = self._imported()
+        factory = self.imported()
         try:
             return inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
@@ -205,12 +205,20 @@ class Registration:
                 f"out: {error}. Register a function."
             ) from error
 
-    def _imported(self) -> Callable[..., Any]:
-        """Return the factory; import it where its name was registered."""
+    def imported(self) -> Callable[..., Any]:
+        """Return the factory; import it where its name was registered.
+
+        Raises
+        ------
+        PluginError
+            If it cannot be imported.
+        """
         if not isinstance(self.factory, str):
             return self.factory
         try:
             found: Callable[..., Any] = pkgutil.resolve_name(self.factory)
+        except LatencyError:
+            raise
         except Exception as error:  # a plugin of others may raise anything
             raise self._failed(error) from error
         return found

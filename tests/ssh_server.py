@@ -109,7 +109,7 @@ class Account:
 
     def assert_nothing_is_left(self) -> None:
         """Wait until no temporary file and no process is left."""
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 120
         while self.left() and time.monotonic() < limit:
             time.sleep(0.05)
         assert not self.left()
@@ -127,9 +127,10 @@ def device_account(*packages: str) -> Iterator[Account]:
     place = Path(tempfile.mkdtemp(prefix="nni_latency_device", dir="/tmp"))
     try:
         place.chmod(0o711)
-        account = _other_account(place, packages)
-        python = account.home / "env" / "bin" / "python"
+        home = place / "home"
         try:
+            account = _other_account(place, packages)
+            python = account.home / "env" / "bin" / "python"
             number = str(account.number)
             user = ["setpriv", "--reuid", number, "--regid", number, "--clear-groups"]
             subprocess.run(
@@ -137,10 +138,10 @@ def device_account(*packages: str) -> Iterator[Account]:
             )
             for path in (account.home, account.home / "tmp"):
                 os.chown(path, account.number, account.number)
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, subprocess.SubprocessError, metadata.PackageNotFoundError) as error:
             lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
             reason = f"another user cannot be made here: {lines[-1]}"
-            account, python = Account(getpass.getuser(), os.geteuid(), account.home, reason), Path(sys.executable)
+            account, python = Account(getpass.getuser(), os.geteuid(), home, reason), Path(sys.executable)
         Path(account.python).write_text(_PYTHON.format(home=account.home, python=python))
         Path(account.python).chmod(0o755)
         yield account

@@ -201,7 +201,8 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
         on_wait=_print_sentence,
         **given,
     )
-    if isinstance(runtime, devices.DeviceRuntime):
+    # A benchmark binary of this machine sends nothing anywhere.
+    if isinstance(runtime, devices.DeviceRuntime) and loading.connection_of(options.device) is not None:
         runtime.on_send = _print_sentence
     return runtime
 
@@ -229,7 +230,7 @@ def speeds_of(runtime: runtimes.Runtime, device: str) -> dict[str, float]:
 
 
 def _check_options(registration: Registration, given: dict[str, Any]) -> None:
-    runtime, factory, parameters = registration.name, registration.factory, registration.parameters()
+    runtime, factory, parameters = registration.name, registration.imported(), registration.parameters()
     fixed = {
         "device",
         "threads",

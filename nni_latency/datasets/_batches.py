@@ -121,6 +121,15 @@ class BatchedNetworks(Schedule):
             reason = next((self.failures[key] for key in self.networks if key in self.failures), "there was no time")
             raise MeasurementError(f"None of the networks can be run: {reason}.")
 
+    def planned(self) -> list[Chain]:
+        """Return the networks of all batches."""
+        return [(self.networks[key],) for key in self.networks if key not in self.failures]
+
+    @property
+    def passes(self) -> int:
+        """One: every batch has its own networks."""
+        return 1
+
     def next_round(self) -> list[Chain]:
         """Return the networks of the batch that need more visits, and the anchors, in a new random order."""
         wanting = [key for key in self._batch if self._wants(key)]

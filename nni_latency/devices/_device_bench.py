@@ -79,7 +79,7 @@ class DeviceBenches(Benches):
         return DeviceBench(self.runtime, protocol, calls=calls)
 
     @contextlib.contextmanager
-    def expecting(self, chains: Sequence[Chain]) -> Iterator[None]:
+    def expecting(self, chains: Sequence[Chain], passes: int = 1) -> Iterator[None]:
         """Say how much is about to be sent to the device, and how much was."""
         runtime, where = self.runtime, self.runtime.connection.description
         if runtime.on_send is None:
@@ -88,6 +88,8 @@ class DeviceBenches(Benches):
         before = runtime.sent
         reference, joins = runtime.reference_subject, runtime.divides
         found = forecast(chains, reference, runtime.size_of, joins=joins, request=runtime.request)
+        if not runtime.keeps_networks:
+            found = replace(found, once=found.once * passes)
         if found.networks:
             runtime.on_send(found.sentence(where, runtime.weights_note))
         yield

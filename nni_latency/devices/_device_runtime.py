@@ -54,6 +54,9 @@ class DeviceRuntime(Runtime):
     #: What becomes of weights when networks are sent, and what it takes to ask for one [byte].
     weights_note, request = "weights are drawn there", 1000.0
 
+    #: Whether the device keeps networks from one bench to the next.
+    keeps_networks = False
+
     #: How often the device is held.
     _holders = 0
 

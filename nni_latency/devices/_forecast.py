@@ -40,7 +40,7 @@ class Forecast:
     Parameters
     ----------
     networks : int
-        Networks that are sent once.
+        Networks that are sent, once in every process.
     once : float
         What these and the reference operator take [byte].
     by_round : float

@@ -101,7 +101,7 @@ class Campaign:
         if not self._has_begun:
             self._has_begun = True
             self._note("before")
-            stack.enter_context(self.benches.expecting(self.schedule.planned()))
+            stack.enter_context(self.benches.expecting(self.schedule.planned(), self.schedule.passes))
         with self.benches.open(self.schedule.protocol, calls=self.schedule.calls) as bench:
             _Session(self, bench, session).run()
         self._note("after")

@@ -60,8 +60,8 @@ class Benches(ABC):
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench, to be entered; see `LocalBench`."""
 
-    def expecting(self, chains: Sequence[Chain]) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which a campaign measures these networks and others that are not known yet.
+    def expecting(self, chains: Sequence[Chain], passes: int = 1) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which a campaign measures these networks, in so many benches one after another.
 
         It does nothing by default. Benches on another machine say how much is sent there.
         """

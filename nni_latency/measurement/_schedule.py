@@ -149,6 +149,11 @@ class Schedule(ABC):
         """Return the networks that are about to be visited, as far as they are known: by default the next round."""
         return self.next_round()
 
+    @property
+    def passes(self) -> int:
+        """How many sessions visit the same networks at most: by default all."""
+        return self.processes
+
     def observe(self, records: Sequence[Record]) -> None:
         """Take in the records of one round."""
         self.rounds, self.next = self.rounds + 1, records[0].round + 1
@@ -280,6 +285,15 @@ class NetworkSchedule(Schedule):
         share = math.ceil(len(wanting) / (self.processes - self.process))
         mine = set(sorted(wanting, key=lambda key: self._visits[key])[:share])
         return [key for key in able if key in mine | self._always] if mine else []
+
+    def planned(self) -> list[Chain]:
+        """Return the networks of all sessions."""
+        return [chain for key, chain in self.networks.items() if key not in self.failures]
+
+    @property
+    def passes(self) -> int:
+        """How many sessions visit the same networks at most."""
+        return 1 if self._divided else self.processes
 
     def next_round(self) -> list[Chain]:
         """Return the networks of this session in a new order; none once all are known or its budget is spent."""

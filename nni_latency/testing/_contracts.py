@@ -135,6 +135,22 @@ def check_plugin(module: ModuleType) -> None:
             raise AssertionError(str(error)) from error
     for name, registration in registry.commands.items():
         _check_command(name, registration)
+    for kind in ("estimators", "runtimes", "meters", "spaces", "kernels", "remotes", "connections"):
+        for registration in getattr(registry, kind).values():
+            _check_factory(registration)
+
+
+def _check_factory(registration: Registration) -> None:
+    """Check that a factory can be imported, and that a runtime which takes a place on a device is registered for it."""
+    try:
+        registration.imported()
+        takes_place = registration.kind == "runtime" and "place" in registration.parameters()
+    except LatencyError as error:
+        raise AssertionError(str(error)) from error
+    expect(
+        registration.on_devices or not takes_place,
+        f"The runtime {registration.name!r} takes a 'place' on a device. Register it with on_devices=True.",
+    )
 
 
 def _check_command(name: str, registration: Registration) -> None:

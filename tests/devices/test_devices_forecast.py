@@ -63,6 +63,17 @@ def test_networks_are_announced_before_they_are_sent():
     assert re.fullmatch(rf"Sent [0-9.]+ k?B to {re.escape(_WHERE)}", after), after
 
 
+def test_networks_that_a_device_forgets_are_announced_for_every_process():
+    found = []
+    for passes in (1, 3):
+        runtime, said = device_runtime(), []
+        runtime.on_send = said.append
+        with runtime.benches().expecting([(Subject("net", conv, (1, 4, 16, 16)),)], passes):
+            found.append(_bytes(_BEFORE.fullmatch(said[0])[3]))
+        runtime.close()
+    assert found[1] == pytest.approx(3 * found[0], rel=0.1)
+
+
 def test_nothing_is_built_where_nobody_listens():
     runtime, built = device_runtime(), []
     assert runtime.on_send is None

@@ -237,11 +237,21 @@ def test_check_plugin_accepts_a_good_one(make_plugin):
         (_registering(""), r"does not look like a path"),
         (_registering(3), r"name of an estimator must be a text .*Got 3\b"),
         (_registering("mine", factory=3), r"the factory of 'mine' must be something to call, or its name .* Got 3"),
+        (_registering("mine", factory="json:laods"), r"failed to make 'mine': AttributeError: .*laods"),
     ],
 )
 def test_check_plugin_finds_a_broken_rule(make_plugin, hook, message):
     with pytest.raises(AssertionError, match=message):
         check_plugin(make_plugin(register_estimators=hook))
+
+
+def test_check_plugin_finds_a_runtime_that_hides_its_adapter(make_plugin):
+    @hookimpl
+    def register_runtimes(register):
+        register("mine", lambda device, *, place=None: None)
+
+    with pytest.raises(AssertionError, match=r"'mine' takes a 'place' on a device\. Register it with on_devices=True"):
+        check_plugin(make_plugin(register_runtimes=register_runtimes))
 
 
 def test_check_plugin_finds_unmarked_hooks(make_plugin):
