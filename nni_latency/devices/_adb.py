@@ -46,6 +46,7 @@ class AdbConnection(Connection):
     """
 
     folder = "/data/local/tmp"
+    advice = "Check the cable, and that the device is awake"
 
     def __init__(self, address: str = "") -> None:
         if address and re.fullmatch(r"(?!-)[ -~]+", address) is None:
@@ -76,12 +77,7 @@ class AdbConnection(Connection):
                 return sentence.format(
                     device=self.description, serials=listed(serials) or "none", first=(serials or ["SERIAL"])[0]
                 )
-        if code != _LOST:
-            return None
-        return (
-            f"The connection to {self.description} was lost. Check the cable, and that the device is awake; what was "
-            "measured until then is kept."
-        )
+        return self.lost if code == _LOST else None
 
     def send(self, content: bytes | Path, path: str, *, timeout: float = 3600.0) -> None:
         """Write a file on the device by ``adb push``; it appears under its name once it is whole."""

@@ -38,8 +38,9 @@ _BLOCK = 2**20
 #: rest of the input is a lifeline: when it ends, because this machine gave up, crashed or was cut off, the program is
 #: ended. Its end cannot be read while the program leaves bytes before it. Until these are taken, an empty line is
 #: written to the standard error every second, which fails once the connection is closed, and $2 seconds are counted.
+#: At its end the line $3 is written to the standard output.
 _WITH_LIFELINE = """
-n=$1 t=$2; shift 2
+n=$1 t=$2 last=$3; shift 3
 exec 3<&0
 trap '{ kill "$p"; sleep 1; kill -9 "$p"; } 2>/dev/null; exit 143' TERM HUP
 watch='while read -r x; do :; done; kill "$0"'
@@ -55,8 +56,13 @@ probe='t=$1; while [ "$t" -gt 0 ] && sleep 1 >/dev/null && (echo); do t=$((t - 1
 } | "$@" 3<&- &
 p=$!
 exec 3<&-
-wait "$p"
+wait "$p"; c=$?
+echo "$last"
+exit "$c"
 """
+
+#: That line. A connection may give the exit code of a program, and be lost before all that it wrote has arrived.
+_LAST = b"nni_latency: end of output\n"
 
 #: Writes its standard input to the file $1, unless it is cut off before it has $2 bytes.
 _WRITE = """
@@ -120,6 +126,8 @@ class Connection(PluggableContext, ABC):
     lock_folders : tuple of str
         The first of these folders of the device that can be opened is locked while something is measured there. It is
         the same for all users and temporary folders of the device, and exists without anything that is measured.
+    advice : str
+        What a user can do when the connection is lost; a sentence without its period.
     """
 
     _kind = "connection"
@@ -139,6 +147,14 @@ class Connection(PluggableContext, ABC):
     cores: tuple[int, ...] = ()
     folder: str = "/tmp"
     lock_folders: tuple[str, ...] = ("/sys/devices/system/cpu", "/tmp", "/data/local/tmp")
+    advice: str = "Check that the device has power and network"
+
+    @property
+    def lost(self) -> str:
+        """The sentence that says that the connection was lost."""
+        return (
+            f"The connection to {self.description} was lost. {self.advice}; what was measured until then is kept."
+        )
 
     @abstractmethod
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -195,7 +211,8 @@ class Connection(PluggableContext, ABC):
         length = data.stat().st_size if isinstance(data, Path) else len(data)
         # There it is ended after it is given up here.
         limit = math.ceil(timeout + _GRACE)
-        process = self.start(["sh", "-c", _WITH_LIFELINE, "sh", str(length), str(limit), *command])
+        settings = (str(length), str(limit), _LAST.decode().strip())
+        process = self.start(["sh", "-c", _WITH_LIFELINE, "sh", *settings, *command])
         lifeline, process.stdin = process.stdin, None
         assert lifeline is not None
         feeder = threading.Thread(target=_feed, args=(lifeline, data), daemon=True)
@@ -218,7 +235,11 @@ class Connection(PluggableContext, ABC):
         if sentence is not None:
             raise DeviceError(sentence)
         code = process.returncode
-        return Completed(code if code >= 0 else 128 - code, out, err)
+        out, mark, later = out.rpartition(_LAST)
+        if code == 0 and not mark:
+            raise DeviceError(self.lost)
+        # What it started may go on to write.
+        return Completed(code if code >= 0 else 128 - code, out + later, err)
 
     def check(
         self, command: Sequence[str], what: str, *, data: bytes | Path = b"", timeout: float = SHORT

@@ -171,14 +171,7 @@ class SshConnection(Connection):
                 f"{self.description} runs no more programs at once for one connection. Let the option MaxSessions in "
                 "its /etc/ssh/sshd_config be 10, as it is unless it is set."
             )
-        return self._explain(err) or self._lost
-
-    @property
-    def _lost(self) -> str:
-        return (
-            f"The connection to {self.description} was lost. Check that the device has power and network; what was "
-            "measured until then is kept."
-        )
+        return self._explain(err) or self.lost
 
     def close(self) -> None:
         """End the master connection, and with it the programs that still run."""
@@ -237,7 +230,7 @@ class SshConnection(Connection):
         if code and self._explain(err) is None:
             err = self._jump_failure() or err
         if code and re.search(_ENDED, err):
-            raise DeviceError(self._lost)
+            raise DeviceError(self.lost)
         if code:
             raise DeviceError(self._explain(err) or self._explain(err, _CLOSED) or self._unexplained(err))
         try:
@@ -267,7 +260,7 @@ class SshConnection(Connection):
             )
         said = (out + err).strip()
         if code == _FAILED and (not said or re.search(_ALONE, err) or not self._is_open()):
-            raise DeviceError(self._lost)
+            raise DeviceError(self.lost)
         raise DeviceError(
             f"{self.description} is reached, but runs no programs: "
             f"{_last_line(err) or _last_line(out) or f'it ended with code {code}'}. A device needs a POSIX shell."
@@ -322,7 +315,7 @@ class SshConnection(Connection):
     def _unexplained(self, err: bytes) -> str:
         reason = _last_line(err)
         if not reason:
-            return self._lost
+            return self.lost
         return f"{self.description} cannot be reached: {reason}. To see more: ssh -v {self._as_words}"
 
     @property

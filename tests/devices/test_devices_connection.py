@@ -53,6 +53,20 @@ def test_contract_finds_a_connection_whose_codes_are_lost():
         check_connection(Careless(sys.executable))
 
 
+def test_output_that_is_cut_off_is_a_lost_connection():
+    class Cut(PythonConnection):
+        def start(self, command):
+            # The exit code may arrive, and the connection be lost before the rest of the output does.
+            return super().start(["sh", "-c", '"$@" | head -c 10; exit 0', "sh", *command])
+
+    with pytest.raises(DeviceError, match=r"^The connection to python:\S+ was lost\. Check that the device has power"):
+        Cut(sys.executable).run(["cat"], data=b"0123456789abcdef")
+
+
+def test_output_of_what_a_program_leaves_behind_belongs_to_it(here):
+    assert here.run(["sh", "-c", "echo first; (sleep 0.2; echo second) & exit 0"]).out == b"first\nsecond\n"
+
+
 def test_folder_of_an_environment_means_its_python(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
