@@ -83,10 +83,13 @@ class DeviceOptions:
 
     def of(self, platform: Platform) -> PlatformOptions:
         """Return the options with runtime, precision and threads of a platform."""
-        allocator = platform.facts.get("runtime.allocator")
-        cores = platform.facts.get("runtime.cores")
+        facts = platform.facts
+        allocator = facts.get("runtime.allocator")
+        # Runtimes of this machine do not take cores.
+        takes_cores = "runtime.tool" in facts or loading.connection_of(self.device) is not None
+        cores = facts.get("runtime.cores") if takes_cores else None
         known = [(name, value) for name, value in (("allocator", allocator), ("cores", cores)) if value]
-        runtime = str(platform.facts.get("runtime.tool", platform.runtime))
+        runtime = str(facts.get("runtime.tool", platform.runtime))
         return PlatformOptions(
             self.device, runtime, (*known, *self.runtime_options), platform.precision, platform.threads
         )
@@ -192,7 +195,7 @@ def make_runtime(options: PlatformOptions) -> runtimes.Runtime:
     """
     registration = loading.find_runtime(options.runtime, options.device)
     given = dict(options.runtime_options)
-    _check_options(registration, given)
+    _check_options(registration, given, options.device)
     runtime = loading.make_runtime(
         options.runtime,
         options.device,
@@ -229,7 +232,7 @@ def speeds_of(runtime: runtimes.Runtime, device: str) -> dict[str, float]:
     return measure_speeds(device, runtime.platform.threads)
 
 
-def _check_options(registration: Registration, given: dict[str, Any]) -> None:
+def _check_options(registration: Registration, given: dict[str, Any], device: str) -> None:
     runtime, factory, parameters = registration.name, registration.imported(), registration.parameters()
     fixed = {
         "device",
@@ -245,6 +248,8 @@ def _check_options(registration: Registration, given: dict[str, Any]) -> None:
         for name, parameter in parameters.items()
         if name not in fixed and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     }
+    if "connection" not in parameters and loading.connection_of(device) is not None:
+        known = dict.fromkeys(loading.DEVICE_OPTIONS) | known
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name, value in given.items():
         if name in fixed or (name not in known and not open_ended):

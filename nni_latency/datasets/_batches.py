@@ -121,24 +121,21 @@ class BatchedNetworks(Schedule):
             reason = next((self.failures[key] for key in self.networks if key in self.failures), "there was no time")
             raise MeasurementError(f"None of the networks can be run: {reason}.")
 
-    def planned(self) -> list[Chain]:
+    def planned(self) -> list[list[Chain]]:
         """Return the networks of all batches."""
-        return [(self.networks[key],) for key in self.networks if key not in self.failures]
-
-    @property
-    def passes(self) -> int:
-        """One: every batch has its own networks."""
-        return 1
+        return [chains for batch in self._batches[self.process :] if (chains := self._chains(batch))]
 
     def next_round(self) -> list[Chain]:
         """Return the networks of the batch that need more visits, and the anchors, in a new random order."""
-        wanting = [key for key in self._batch if self._wants(key)]
-        if self.is_spent or not wanting:
-            return []
-        anchors = [key for key in self.anchors if key not in self.failures]
-        keys = list(dict.fromkeys([*anchors, *wanting]))
-        random.Random(f"{self.protocol.seed}/{self.next}").shuffle(keys)
-        return [(self.networks[key],) for key in keys]
+        chains = [] if self.is_spent else self._chains(self._batch)
+        random.Random(f"{self.protocol.seed}/{self.next}").shuffle(chains)
+        return chains
+
+    def _chains(self, batch: Sequence[str]) -> list[Chain]:
+        """Return the networks of a batch that need more visits, and the anchors."""
+        wanting = [key for key in batch if self._wants(key)]
+        anchors = [key for key in self.anchors if wanting and key not in self.failures]
+        return [(self.networks[key],) for key in dict.fromkeys([*anchors, *wanting])]
 
     def sees_calls(self, keys: Sequence[str]) -> bool:
         """Whether the parts of a network are timed in its next visit."""

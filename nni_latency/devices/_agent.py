@@ -135,11 +135,6 @@ class Frames:
         if not magic and len(before) > LONGEST_GREETING:
             raise FrameError("what was printed begins with %r" % before[:40].decode(errors="replace").split("\n")[0])
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing of a frame is left over."""
-        return not self._data and self._header is None
-
     def next(self) -> tuple[dict[str, Any], list[bytes]] | None:
         """Return the next header with its blobs; None where a part of it is missing."""
         if self._header is None:
@@ -627,7 +622,7 @@ class Supervisor:
         return os.path.join(self.folder, "content." + name)
 
     def _hello(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
-        return {"facts": facts(), "folder": self.folder, "process": os.getpid()}
+        return {"facts": facts()}
 
     def _conditions(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
         return {"conditions": dict(conditions(), own_time=self._own_time())}
@@ -864,14 +859,15 @@ class Worker:
             os.sched_setaffinity(0, cores)
         except (AttributeError, OSError) as error:
             if settings.get("cores"):
-                raise OSError("run on the cores %s, it has %s" % (written(sorted(cores)), written(usable()))) from error
+                asked, there = written(sorted(cores)), written(usable())
+                raise OSError("its cores are %s, and %s was asked for" % (there, asked)) from error
             cores = usable()
-        import numpy
+        import numpy  # noqa: F401 - where it is absent, that is said first
 
         space: dict[str, Any] = {"__name__": "nni_latency_adapter", "__file__": header["name"]}
         exec(compile(blobs[0], header["name"], "exec"), space)
         self.adapter = space["Adapter"](settings)
-        return {"facts": self.adapter.facts(), "numpy": numpy.__version__, "cores": written(sorted(cores))}
+        return {"facts": self.adapter.facts(), "cores": written(sorted(cores))}
 
     def do_speeds(self, header: dict[str, Any], blobs: list[bytes]) -> dict[str, Any]:
         """Measure operations and bytes per second, as numpy reaches them."""
@@ -958,7 +954,6 @@ class Worker:
         The order is that of `nni_latency.measurement.LocalBench`. Where the weights or inputs must be cold, as many
         bytes as `flush` are written before every run, and fresh copies of the inputs are made.
         """
-        begin = time.perf_counter()
         settling = header["settling"]
         reference_inputs, arrays = self.inputs(header["reference_inputs"]), self.inputs(header["inputs"])
         reference = self.network(header["reference"], reference_inputs, settling)
@@ -990,7 +985,7 @@ class Worker:
             whole.append(timed(through, feed()))
         found["whole"] = whole
         answers, more = _answers(chain[0], header["calls"])
-        return dict(found, duration=time.perf_counter() - begin, **answers), more
+        return dict(found, **answers), more
 
     def _profiled(
         self, network: Any, feed: Callable[[], list[Any]], runs: int, asked: dict[str, Any]

@@ -34,29 +34,27 @@ _GRACE = 5.0
 #: Bytes of a file that are read and sent at once.
 _BLOCK = 2**20
 
-#: What the shell of a device runs for `Connection.run`: the program with the first bytes of the standard input. The
+#: What the shell of a device runs for `Connection.run`: the program with the first $1 bytes of the standard input. The
 #: rest of the input is a lifeline: when it ends, because this machine gave up, crashed or was cut off, the program is
-#: ended. Its end cannot be read while the program leaves bytes before it. Until these are taken, an empty line is
-#: written to the standard error every second, which fails once the connection is closed, and $2 seconds are counted.
-#: At its end the line $3 is written to the standard output.
+#: ended. Its end cannot be read while the program leaves bytes before it. Until the program takes these or closes its
+#: input, an empty line is written to the standard error every second, which fails once the connection is closed, and $2
+#: seconds are counted. At its end the line $3 is written to the standard output.
 _WITH_LIFELINE = """
 n=$1 t=$2 last=$3; shift 3
 exec 3<&0
-trap '{ kill "$p"; sleep 1; kill -9 "$p"; } 2>/dev/null; exit 143' TERM HUP
-watch='while read -r x; do :; done; kill "$0"'
+trap '{ kill $!; sleep 1; kill -9 $!; } 2>/dev/null; exit 143' TERM HUP
+watch='cat; kill "$0"'
 probe='t=$1; while [ "$t" -gt 0 ] && sleep 1 >/dev/null && (echo); do t=$((t - 1)); done; kill "$0"'
 {
     [ "$n" = 0 ] || {
         sh -c "$probe" $$ "$t" 3<&- >&2 2>/dev/null &
-        head -c "$n" <&3; c=$?
+        head -c "$n" <&3
         kill $!
-        [ "$c" = 0 ] || exit
     }
     sh -c "$watch" $$ <&3 3<&- >/dev/null 2>&1 &
 } | "$@" 3<&- &
-p=$!
 exec 3<&-
-wait "$p"; c=$?
+wait $!; c=$?
 echo "$last"
 exit "$c"
 """
@@ -152,9 +150,7 @@ class Connection(PluggableContext, ABC):
     @property
     def lost(self) -> str:
         """The sentence that says that the connection was lost."""
-        return (
-            f"The connection to {self.description} was lost. {self.advice}; what was measured until then is kept."
-        )
+        return f"The connection to {self.description} was lost. {self.advice}; what was measured until then is kept."
 
     @abstractmethod
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -376,7 +372,8 @@ def start_here(
     except (OSError, ValueError) as error:
         if missing and isinstance(error, FileNotFoundError):
             raise DeviceError(missing) from error
-        raise DeviceError(f"{description} cannot run {command[0]!r}: {first_line(error)}.") from error
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise DeviceError(f"{description} cannot run {command[0]!r}: {reason}.") from error
 
 
 def end(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:

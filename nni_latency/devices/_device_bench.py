@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -79,21 +79,20 @@ class DeviceBenches(Benches):
         return DeviceBench(self.runtime, protocol, calls=calls)
 
     @contextlib.contextmanager
-    def expecting(self, chains: Sequence[Chain], passes: int = 1) -> Iterator[None]:
+    def expecting(self, sessions: Iterable[Sequence[Chain]]) -> Iterator[None]:
         """Say how much is about to be sent to the device, and how much was."""
         runtime, where = self.runtime, self.runtime.connection.description
-        if runtime.on_send is None:
+        with runtime.keeping_candidates():
+            if runtime.on_send is None:
+                yield
+                return
+            before = runtime.sent
+            reference, joins = runtime.reference_subject, runtime.divides
+            found = forecast(sessions, reference, runtime.size_of, joins=joins, request=runtime.request)
+            if found.networks:
+                runtime.on_send(found.sentence(where, runtime.weights_note))
             yield
-            return
-        before = runtime.sent
-        reference, joins = runtime.reference_subject, runtime.divides
-        found = forecast(chains, reference, runtime.size_of, joins=joins, request=runtime.request)
-        if not runtime.keeps_networks:
-            found = replace(found, once=found.once * passes)
-        if found.networks:
-            runtime.on_send(found.sentence(where, runtime.weights_note))
-        yield
-        runtime.on_send(f"Sent {format_bytes(runtime.sent - before)} to {where}")
+            runtime.on_send(f"Sent {format_bytes(runtime.sent - before)} to {where}")
 
 
 @dataclass(frozen=True)

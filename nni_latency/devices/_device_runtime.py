@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nni_latency.devices._agent import written
 from nni_latency.devices._connection import Connection
 from nni_latency.devices._device_bench import DeviceBenches
 from nni_latency.devices._forecast import Size, size_without_weights
@@ -54,8 +55,8 @@ class DeviceRuntime(Runtime):
     #: What becomes of weights when networks are sent, and what it takes to ask for one [byte].
     weights_note, request = "weights are drawn there", 1000.0
 
-    #: Whether the device keeps networks from one bench to the next.
-    keeps_networks = False
+    #: Whether candidates are kept from one session to the next.
+    _keeps_candidates = False
 
     #: How often the device is held.
     _holders = 0
@@ -92,7 +93,9 @@ class DeviceRuntime(Runtime):
     def platform(self) -> Platform:
         """The platform of the device."""
         facts = platform_facts(self.place.device_facts)
-        own = {"version": self.inner.version, **self.inner.identity}
+        # The cores of a phone differ, so those that were chosen are part of the platform.
+        chosen = {"cores": written(list(self.connection.cores))} if self.connection.cores else {}
+        own = {"version": self.inner.version, **chosen, **self.inner.identity}
         facts |= {f"{RUNTIME_FACT}{name}": value for name, value in own.items()}
         return Platform(device_slug(facts), self.name, self.inner.precision, self.inner.threads, facts)
 
@@ -117,7 +120,18 @@ class DeviceRuntime(Runtime):
             try:
                 yield
             finally:
-                self.inner.forget_candidates()
+                if not self._keeps_candidates:
+                    self.inner.forget_candidates()
+
+    @contextlib.contextmanager
+    def keeping_candidates(self) -> Iterator[None]:
+        """Keep candidates, here and on the device, until the end: other sessions need not make and send them again."""
+        self._keeps_candidates = True
+        try:
+            yield
+        finally:
+            self._keeps_candidates = False
+            self.inner.forget_candidates()
 
     def inputs(self, like: Sequence[int] | Inputs) -> Any:
         """Make what a stage takes."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,9 +40,9 @@ class Forecast:
     Parameters
     ----------
     networks : int
-        Networks that are sent, once in every process.
+        Networks that are sent.
     once : float
-        What these and the reference operator take [byte].
+        What these and the reference operator take, as often as they are sent [byte].
     by_round : float
         What every round takes at most: requests, and networks that are joined for it [byte].
     """
@@ -59,7 +59,7 @@ class Forecast:
 
 
 def forecast(
-    chains: Sequence[Chain],
+    sessions: Iterable[Sequence[Chain]],
     reference: Subject,
     size_of: Callable[[Subject, Any], Size],
     *,
@@ -68,12 +68,14 @@ def forecast(
 ) -> Forecast:
     """Estimate what is sent for networks, from a few subjects of each kind.
 
+    Candidates are sent once; networks, kernels and operators in every session.
+
     Parameters
     ----------
-    chains : sequence of tuple of Subject
-        The networks of a round.
+    sessions : iterable of sequence of tuple of Subject
+        The networks of every session.
     reference : Subject
-        What runs before every visit, and is sent once as well.
+        What runs before every visit, and is sent as often as there are sessions.
     size_of : callable
         Returns the size of a subject, given what it builds.
     joins : bool
@@ -81,21 +83,33 @@ def forecast(
     request : float
         What it takes to ask for a network [byte].
     """
-    subjects = {_identity(subject): subject for chain in chains for subject in chain}
+    rounds = list(sessions)
+    sent = {
+        _sending(subject, number): subject
+        for number, chains in enumerate(rounds)
+        for chain in chains
+        for subject in chain
+    }
     kinds: dict[str, list[Subject]] = defaultdict(list)
-    for subject in subjects.values():
+    for subject in sent.values():
         kinds[subject.kind].append(subject)
     means = {kind: _mean_size(members, size_of) for kind, members in kinds.items()}
-    parts = [[means[subject.kind].network for subject in chain] for chain in chains]
-    joined = sum(sum(sizes) for sizes in parts if joins and sum(size > 0 for size in sizes) > 1)
-    sent = [sum(means[subject.kind]) for subject in subjects.values()]
-    once = sum(sent) + sum(_mean_size([reference], size_of))
-    return Forecast(sum(size > 0 for size in sent), once, joined + request * len(chains))
+    once = sum(sum(means[subject.kind]) for subject in sent.values())
+    once += len(rounds) * sum(_mean_size([reference], size_of))
+    networks = {_sending(subject) for subject in sent.values() if sum(means[subject.kind]) > 0}
+
+    def size_of_round(chains: Sequence[Chain]) -> float:
+        parts = [[means[subject.kind].network for subject in chain] for chain in chains]
+        joined = sum(sum(sizes) for sizes in parts if joins and sum(size > 0 for size in sizes) > 1)
+        return joined + request * len(chains)
+
+    return Forecast(len(networks), once, max(map(size_of_round, rounds), default=0.0))
 
 
-def _identity(subject: Subject) -> Any:
-    """Return what tells a network from others: candidates that compute the same are prepared once."""
-    return (subject.digest, subject.inputs) if subject.kind == "candidate" and subject.digest else subject.key
+def _sending(subject: Subject, session: int = 0) -> Any:
+    """Return what is the same where a subject is sent once: candidates that compute the same are kept."""
+    is_kept = subject.kind == "candidate" and subject.digest
+    return (subject.digest, subject.inputs) if is_kept else (subject.key, session)
 
 
 def _mean_size(subjects: Sequence[Subject], size_of: Callable[[Subject, Any], Size]) -> Size:

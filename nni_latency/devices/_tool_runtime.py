@@ -61,7 +61,7 @@ class ToolRuntime(DeviceRuntime):
         If the device cannot be reached, or cannot run the tool.
     """
 
-    weights_note, request, keeps_networks = "with random weights", 0.0, True
+    weights_note, request = "with random weights", 0.0
 
     # A device's runtime without an agent: nothing of its making is shared.
     def __init__(self, device: ToolDevice, make: Callable[[MakePlace], Any] | None = None) -> None:

@@ -200,7 +200,7 @@ class KernelSchedule(Schedule):
         while self.share < 1:
             if not self._wanting() and not self._go_on(notify=True):
                 break
-            self._batch = self._draw_batch()
+            self._batch = self._draw_batch(self._wanting())
             self._enter(number)
             yield number
             number += 1
@@ -213,6 +213,16 @@ class KernelSchedule(Schedule):
             self._visits_at_once.clear()
         self.process = process
 
+    def planned(self) -> Iterator[list[Chain]]:
+        """Yield the kernels of this iteration, in batches that return until they have all visits."""
+        visits = self._most if self.protocol.half_width else self._fewest
+        for _ in range(-(-visits // self._most_at_once)):
+            left = self._wanting()
+            while left:
+                batch = self._draw_batch(left)
+                left = left[len(batch) :]
+                yield self._chains(batch)
+
     def next_round(self) -> list[Chain]:
         """Return the kernels of the batch that need more visits, in a new order."""
         if self.share >= 1:
@@ -223,7 +233,11 @@ class KernelSchedule(Schedule):
             if self._needs_visits(kernel) and self._visits_at_once[kernel] < self._most_at_once
         ]
         random.Random(f"{self.protocol.seed}/{self.next}").shuffle(pending)
-        chains = self._networks(pending) if self._is_parallel else [self.chain(kernel) for kernel in pending]
+        return self._chains(pending)
+
+    def _chains(self, kernels: Sequence[Kernel]) -> list[Chain]:
+        """Return the networks that measure kernels."""
+        chains = self._networks(kernels) if self._is_parallel else [self.chain(kernel) for kernel in kernels]
         return [constant_chain(self._is_parallel), *chains] if chains and self._adds_constant else chains
 
     def chain(self, kernel: Kernel) -> Chain:
@@ -366,12 +380,12 @@ class KernelSchedule(Schedule):
         spread = self._summary(self.samples[kernel], 0.0).spread
         return bool(self.protocol.half_width) and spread > self.protocol.half_width
 
-    def _draw_batch(self) -> list[Kernel]:
-        """Return the next kernels of the iteration, as many as fit into the memory of one process."""
+    def _draw_batch(self, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """Return the first of these kernels, as many as fit into the memory of one process."""
         batch: list[Kernel] = []
         most, most_macs = _BATCH_TOGETHER if self._is_parallel else _BATCH
         numbers = macs = 0
-        for kernel in self._wanting():
+        for kernel in kernels:
             kind = self.kinds[kernel.kind]
             work, inputs = kind.work(kernel), sum(math.prod(shape) for shape in kind.shapes(kernel))
             numbers, macs = numbers + 2 * work.params + inputs, macs + work.macs

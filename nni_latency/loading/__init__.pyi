@@ -14,9 +14,19 @@ from ._estimators import (
     load_weighted,
     needed,
 )
-from ._runtimes import OWN_TOOL, find_runtime, load_meter, load_runtime, load_tool, make_runtime, split_runtime
+from ._runtimes import (
+    DEVICE_OPTIONS,
+    OWN_TOOL,
+    find_runtime,
+    load_meter,
+    load_runtime,
+    load_tool,
+    make_runtime,
+    split_runtime,
+)
 
 __all__ = [
+    "DEVICE_OPTIONS",
     "OWN_TOOL",
     "EstimatorSource",
     "connection_of",

@@ -18,6 +18,9 @@ from nni_latency.plugins import Registration, load_registry
 #: The runtime of a benchmark binary that a file describes.
 OWN_TOOL = "tool"
 
+#: Options that runtimes have on a device with Python; they override those of ``devices.toml``.
+DEVICE_OPTIONS = ("python", "cores")
+
 
 def load_runtime(
     source: str,
@@ -88,7 +91,7 @@ def make_runtime(
     name, device, on_wait
         As for `load_runtime`.
     **options
-        Threads, precision, and further arguments of the runtime.
+        Threads, precision, and further arguments of the runtime; for a device with Python `DEVICE_OPTIONS`, too.
 
     Raises
     ------
@@ -110,6 +113,8 @@ def make_runtime(
             f"The runtime {name!r} runs on this machine alone: it has no adapter for a device such as {device!r}. "
             f"These run on devices: {', '.join(load_registry().runtimes_on_devices)}."
         )
+    connection.python = str(options.pop("python", connection.python))
+    connection.cores = devices.parse_cores(options.pop("cores", None)) or connection.cores
     return devices.DeviceRuntime(
         lambda place: registration.make("cpu", place=place, **options), connection, on_wait=on_wait
     )

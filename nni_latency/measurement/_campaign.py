@@ -75,6 +75,7 @@ class Campaign:
         self._unexplained = 0
         self._worker = ""
         self._has_begun = False
+        self._iteration = -1
         self._earlier = len(log.failures)
         with self._annotate_skipped_subjects():
             schedule.replay(list(log.records), list(log.failures))
@@ -101,7 +102,10 @@ class Campaign:
         if not self._has_begun:
             self._has_begun = True
             self._note("before")
-            stack.enter_context(self.benches.expecting(self.schedule.planned(), self.schedule.passes))
+        if self._iteration != self.schedule.iteration:
+            self._iteration = self.schedule.iteration
+            stack.close()
+            stack.enter_context(self.benches.expecting(self.schedule.planned()))
         with self.benches.open(self.schedule.protocol, calls=self.schedule.calls) as bench:
             _Session(self, bench, session).run()
         self._note("after")

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -60,8 +60,8 @@ class Benches(ABC):
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
         """Return a new bench, to be entered; see `LocalBench`."""
 
-    def expecting(self, chains: Sequence[Chain], passes: int = 1) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which a campaign measures these networks, in so many benches one after another.
+    def expecting(self, sessions: Iterable[Sequence[Chain]]) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which a campaign measures these networks, each session on a bench.
 
         It does nothing by default. Benches on another machine say how much is sent there.
         """

@@ -7,7 +7,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -93,6 +93,9 @@ class Schedule(ABC):
     #: Whether a subject that the runtime refuses fails like one that crashes; if not, the campaign ends.
     skips_failures: bool = False
 
+    #: How often new networks were planned.
+    iteration: int = 0
+
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
         self.protocol = protocol
         # A process that has less to measure takes longer to start than that is worth.
@@ -145,14 +148,12 @@ class Schedule(ABC):
     def next_round(self) -> Sequence[Chain]:
         """Return the networks to visit next, in order; none when the session is over."""
 
-    def planned(self) -> Sequence[Chain]:
-        """Return the networks that are about to be visited, as far as they are known: by default the next round."""
-        return self.next_round()
+    def planned(self) -> Iterable[Sequence[Chain]]:
+        """Return the networks of the session under way and of each after it, until `iteration` changes.
 
-    @property
-    def passes(self) -> int:
-        """How many sessions visit the same networks at most: by default all."""
-        return self.processes
+        By default they are those of the next round. There may be fewer sessions, and fewer networks in each.
+        """
+        return [self.next_round()] * (self.processes - self.process)
 
     def observe(self, records: Sequence[Record]) -> None:
         """Take in the records of one round."""
@@ -286,14 +287,10 @@ class NetworkSchedule(Schedule):
         mine = set(sorted(wanting, key=lambda key: self._visits[key])[:share])
         return [key for key in able if key in mine | self._always] if mine else []
 
-    def planned(self) -> list[Chain]:
-        """Return the networks of all sessions."""
-        return [chain for key, chain in self.networks.items() if key not in self.failures]
-
-    @property
-    def passes(self) -> int:
-        """How many sessions visit the same networks at most."""
-        return 1 if self._divided else self.processes
+    def planned(self) -> list[list[Chain]]:
+        """Return the networks of all sessions; where they are divided among these, as if there was one."""
+        able = [chain for key, chain in self.networks.items() if key not in self.failures]
+        return [able] * (1 if self._divided else self.processes - self.process)
 
     def next_round(self) -> list[Chain]:
         """Return the networks of this session in a new order; none once all are known or its budget is spent."""

@@ -156,9 +156,9 @@ class PointSchedule(Schedule):
         random.Random(f"{self.protocol.seed}/{len(self.drift)}").shuffle(wanted)
         return [self._points[key].chain for key in wanted]
 
-    def planned(self) -> list[Chain]:
+    def planned(self) -> list[list[Chain]]:
         """Return all points that may be tried."""
-        return [point.chain for point in self._points.values() if point.number not in self.ended]
+        return [[point.chain for point in self._points.values() if point.number not in self.ended]]
 
     def observe(self, records: Sequence[Record]) -> None:
         """Add the first run of a point, or a round."""

@@ -100,8 +100,20 @@ class BatchSchedule(Schedule):
             self.process = batch
             if self.share >= 1:
                 return
+            self.iteration = min(1, len(self._rounds))
             self._batch = [*self._draw(batch)[: self._affordable()], self._reference]
             yield batch
+
+    def planned(self) -> Iterator[list[Chain]]:
+        """Yield the networks of all batches that the budget allows; until one was measured, those of the first."""
+        left = self._affordable()
+        most = self.protocol.rounds - len(self._rounds) if self._rounds else 1
+        for batch in range(self.process, self.process + most):
+            networks = self._draw(batch)[:left]
+            yield [(self._subject(network),) for network in (*networks, self._reference)]
+            left -= len(networks)
+            if not left:
+                return
 
     def next_round(self) -> list[Chain]:
         """Return all networks of the batch in a new order, until the batch has its rounds."""

@@ -52,8 +52,8 @@ def check_connection(connection: Connection) -> None:
     folder = connection.make_folder()
     try:
         _check_files(connection, folder)
-        for name, data in (("all", b""), ("none", _DATA)):
-            _check_timeout(connection, f"{folder}/{name}", data)
+        for name, begin, data in (("all", "", b""), ("none", "", _DATA), ("closed", "exec <&-; ", _DATA)):
+            _check_timeout(connection, f"{folder}/{name}", begin, data)
     finally:
         connection.remove_folder(folder)
     expect(connection.run(["test", "-e", folder]).code == 1, "remove_folder must remove the folder.")
@@ -146,9 +146,9 @@ def _check_files(connection: Connection, folder: str) -> None:
         expect(connection.description in sentence, f"{place} must name the device. Got {sentence!r}.")
 
 
-def _check_timeout(connection: Connection, path: str, data: bytes) -> None:
-    """Check that a program is ended which takes too long, and takes none of its input."""
-    script = f"echo $$ > '{path}'; exec sleep 600"
+def _check_timeout(connection: Connection, path: str, begin: str, data: bytes) -> None:
+    """Check that a program is ended which takes too long, and takes none of its input or closes it."""
+    script = f"{begin}echo $$ > '{path}'; exec sleep 600"
     # On a slow device it may be ended before it has begun.
     for timeout in (1, 4, 16):
         sentence = _error_of(partial(connection.run, ["sh", "-c", script], data=data, timeout=timeout))

@@ -6,8 +6,9 @@ Each check raises `AssertionError` with one sentence that says what is broken; n
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from nni_latency.measurement import (
@@ -17,12 +18,15 @@ from nni_latency.measurement import (
     CampaignHeader,
     CampaignLog,
     CandidateError,
+    Chain,
     MemoryStore,
     Meter,
+    Protocol,
     Record,
     Schedule,
     Subject,
 )
+from nni_latency.platforms import Conditions, Platform
 from nni_latency.testing._contracts import expect
 from nni_latency.units import check_metric
 
@@ -131,8 +135,11 @@ def check_schedule(make: Callable[[], Schedule], benches: Benches) -> None:
     AssertionError
         If the contract is broken; the message says how.
     """
-    records = _measure(make, benches, [])
+    listening = _Listening(benches)
+    records = _measure(make, listening, [])
     expect(bool(records), "A schedule must ask for something.")
+    surprises = sorted({key for record in records for key in record.subjects} - listening.expected)
+    expect(not surprises, f"'planned' must have what is measured until 'iteration' changes. It lacks {surprises}.")
     rounds = [list(group) for _, group in groupby(records, key=lambda record: record.round)]
     expect(_measure(make, benches, records) == records, "A schedule that has seen everything must ask for nothing.")
     half = [record for group in rounds[: len(rounds) // 2] for record in group]
@@ -147,6 +154,29 @@ def check_schedule(make: Callable[[], Schedule], benches: Benches) -> None:
         break
     expect(schedule.unsettled >= 0, f"'unsettled' must be >= 0. Got {schedule.unsettled!r}.")
     expect(schedule.share >= 0, f"'share' must be >= 0. Got {schedule.share!r}.")
+
+
+class _Listening(Benches):
+    """Benches that keep what campaigns expect to measure on them."""
+
+    def __init__(self, benches: Benches) -> None:
+        self.benches, self.isolated = benches, benches.isolated
+        self.expected: set[str] = set()
+
+    @property
+    def platform(self) -> Platform:
+        return self.benches.platform
+
+    def conditions(self) -> Conditions:
+        return self.benches.conditions()
+
+    def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
+        return self.benches.open(protocol, calls=calls)
+
+    @contextlib.contextmanager
+    def expecting(self, sessions: Iterable[Sequence[Chain]]) -> Iterator[None]:
+        self.expected |= {subject.key for chains in sessions for chain in chains for subject in chain}
+        yield
 
 
 def _measure(make: Callable[[], Schedule], benches: Benches, done: Sequence[Record]) -> list[Record]:

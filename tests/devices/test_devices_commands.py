@@ -17,6 +17,8 @@ from registries import use_registry
 
 from nni_latency import hookimpl
 from nni_latency.cli import main
+from nni_latency.cli._measuring import DeviceOptions
+from nni_latency.platforms import Platform
 from nni_latency.plugins import GROUP, collect
 
 _DEVICE = f"python:{sys.executable}"
@@ -94,8 +96,24 @@ def test_name_of_the_file_of_devices_is_a_device_with_cores(run, monkeypatch, tm
     assert found["platform"]["facts"]["cpu_affinity"] == str(core)
     refused = run("measure", "net.py:Net", "--device", "large", *words)
     assert refused.exit_code != 0
-    assert "large cannot do what was asked: run on the cores 9000, it has " in refused.stderr
+    assert "large cannot do what was asked: its cores are " in refused.stderr
+    assert ", and 9000 was asked for." in refused.stderr
     assert _DEVICE not in refused.stderr
+
+
+def test_python_and_cores_of_a_device_are_options_of_its_runtime(run):
+    core = min(os.sched_getaffinity(0))
+    words = ("measure", "net.py:Net", "--input", "3,8,8", "--runtime", "numpy", *_QUICK, "--format", "json")
+    found = _table_of(run(*words, "--device", _DEVICE, "--runtime-option", f"cores={core}"))
+    facts = found["platform"]["facts"]
+    assert facts["runtime.cores"] == facts["cpu_affinity"] == str(core)
+    platform = Platform("device", "numpy", facts=facts)
+    assert DeviceOptions(_DEVICE, ()).of(platform).runtime_options == (("cores", str(core)),)
+    assert DeviceOptions("cpu", ()).of(platform).runtime_options == ()
+    refused = run(*words, "--device", _DEVICE, "--runtime-option", "python=/no/such/python")
+    assert refused.exit_code == 2
+    assert f"{_DEVICE} cannot run '/no/such/python': No such file or directory." in refused.stderr
+    assert "has no option 'python'" in run(*words, "--runtime-option", "python=x").stderr
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -149,13 +150,22 @@ def test_old_file_stays_until_the_new_one_is_whole(tmp_path):
     assert path.read_bytes() == b"old"
 
 
-def test_program_ends_when_this_machine_crashes(tmp_path):
+@pytest.mark.parametrize(
+    ("begin", "count"),
+    [
+        pytest.param("", 0, id="input is taken"),
+        pytest.param("", 1_000_000, id="input is left"),
+        pytest.param("exec <&-; ", 1_000_000, id="input is closed"),
+    ],
+)
+def test_program_ends_when_this_machine_crashes(tmp_path, begin, count):
     number = tmp_path / "number"
+    program = f"{begin}echo $$ > '{number}'; exec sleep 600"
     script = f"""
         import sys
         from nni_latency.devices import PythonConnection
 
-        PythonConnection(sys.executable).run(["sh", "-c", "echo $$ > '{number}'; exec sleep 600"], timeout=600)
+        PythonConnection(sys.executable).run(["sh", "-c", {program!r}], data=bytes({count}), timeout=600)
     """
     client = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
     try:
@@ -167,11 +177,43 @@ def test_program_ends_when_this_machine_crashes(tmp_path):
     _wait_until(lambda: not _runs(int(number.read_text())))
 
 
+@pytest.mark.parametrize("data", [b"", b"1"])
+def test_program_ends_whose_connection_is_lost_before_it_begins(tmp_path, data):
+    class Gone(PythonConnection):
+        def start(self, command):
+            process = super().start(command)
+            process.stdin.close()
+            return process
+
+    waiting = tmp_path / "waiting"
+    os.mkfifo(waiting)
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda _: Gone(sys.executable).run(["cat", str(waiting)], data=data), range(16))
+        assert {done.code for done in found} == {143}
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(waiting) in _text(path)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "busybox", "mksh"])
+def test_other_shells_keep_the_contract(here, tmp_path, monkeypatch, shell):
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"needs {shell}")
+    (tmp_path / "sh").symlink_to(found)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = here.run(["sh", "-c", "echo out; echo err >&2"], data=b"left")
+    assert (done.code, done.out, done.err.strip(b"\n")) == (0, b"out\n", b"err")
+    check_connection(here)
+
+
 def _runs(process):
+    return "sleep" in _text(Path(f"/proc/{process}/cmdline"))
+
+
+def _text(path):
     try:
-        return "sleep" in Path(f"/proc/{process}/cmdline").read_text()
+        return path.read_text(errors="replace")
     except OSError:
-        return False
+        return ""
 
 
 def _wait_until(condition, limit=60.0):

@@ -9,14 +9,16 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy_runtime
 import pytest
 from numpy_runtime import conv, device_runtime, tool_runtime
 from torch import nn
 
 from nni_latency.devices import DeviceRuntime, PythonConnection
-from nni_latency.measurement import Campaign, CampaignHeader, MemoryStore, NetworkSchedule, Protocol, Subject
+from nni_latency.measurement import Campaign, CampaignHeader, MemoryStore, NetworkSchedule, Protocol, Record, Subject
 from nni_latency.spaces import FBNetSpace
-from nni_latency.tables import LayerSchedule
+from nni_latency.tables import BatchSchedule, LayerSchedule
 
 _PLUGINS = Path(__file__).parents[2] / "plugins"
 
@@ -65,19 +67,46 @@ def test_networks_are_announced_before_they_are_sent():
 
 def test_networks_that_a_device_forgets_are_announced_for_every_process():
     found = []
-    for passes in (1, 3):
+    for count in (1, 3):
         runtime, said = device_runtime(), []
         runtime.on_send = said.append
-        with runtime.benches().expecting([(Subject("net", conv, (1, 4, 16, 16)),)], passes):
+        with runtime.benches().expecting([[(Subject("net", conv, (1, 4, 16, 16)),)]] * count):
             found.append(_bytes(_BEFORE.fullmatch(said[0])[3]))
         runtime.close()
     assert found[1] == pytest.approx(3 * found[0], rel=0.1)
 
 
+def test_candidates_are_made_and_sent_once_for_all_processes(monkeypatch):
+    built = []
+    monkeypatch.setattr(numpy_runtime, "conv", lambda *sizes: built.append(sizes) or conv(*sizes))
+    runtime = device_runtime()
+    protocol = Protocol(n_run=2, rounds=4, processes=2, half_width=0.0, time_budget=600.0, timeout=60.0)
+    schedule = LayerSchedule(numpy_runtime.conv_plan((1, 4, 16, 16)), protocol)
+    with MemoryStore().campaign(CampaignHeader(schedule.kind, {}, runtime.platform, protocol)) as log:
+        Campaign(schedule, runtime.benches(), log).run()
+        assert {record.process for record in log.records} == {0, 1}
+    runtime.close()
+    # Both layers have the same two.
+    assert sorted(built) == [(4, 1), (4, 3)]
+
+
+def test_solved_table_plans_all_batches_once_the_first_was_measured():
+    plan = numpy_runtime.conv_plan((1, 4, 16, 16))
+    schedule = BatchSchedule(plan, Protocol(rounds=3, time_budget=600.0), [np.ones(size) for size in plan.sizes])
+    found = []
+    for session in schedule.sessions():
+        found.append((schedule.iteration, [len(networks) for networks in schedule.planned()]))
+        while chains := schedule.next_round():
+            keys = [[subject.key for subject in chain] for chain in chains]
+            schedule.observe([Record(1e-3, [], {"latency": [1e-3]}, key, schedule.next, session, 1e-3) for key in keys])
+    # Every batch has all four networks.
+    assert found == [(0, [4]), (1, [4, 4]), (1, [4])]
+
+
 def test_nothing_is_built_where_nobody_listens():
     runtime, built = device_runtime(), []
     assert runtime.on_send is None
-    with runtime.benches().expecting([(Subject("net", lambda: built.append(1), (1, 4, 16, 16)),)]):
+    with runtime.benches().expecting([[(Subject("net", lambda: built.append(1), (1, 4, 16, 16)),)]]):
         assert not built
     runtime.close()
 

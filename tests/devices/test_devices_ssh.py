@@ -558,8 +558,15 @@ def test_process_of_a_lost_connection_ends_and_the_next_one_connects_again(devic
 
 
 @_SERVED
-@pytest.mark.parametrize("data", [b"", bytes(1_000_000)], ids=["input is taken", "input is left"])
-def test_program_of_run_ends_on_the_device_when_the_connection_is_lost(device, server, tmp_path, data):
+@pytest.mark.parametrize(
+    ("begin", "data"),
+    [
+        pytest.param("", b"", id="input is taken"),
+        pytest.param("", bytes(1_000_000), id="input is left"),
+        pytest.param("exec <&-; ", bytes(1_000_000), id="input is closed"),
+    ],
+)
+def test_program_of_run_ends_on_the_device_when_the_connection_is_lost(device, server, tmp_path, begin, data):
     number = tmp_path / "number"
 
     def cut():
@@ -569,7 +576,7 @@ def test_program_of_run_ends_on_the_device_when_the_connection_is_lost(device, s
     cutter = threading.Thread(target=cut)
     cutter.start()
     with pytest.raises(DeviceError, match=_LOST):
-        device.run(["sh", "-c", f"echo $$ > '{number}'; exec sleep 600"], data=data)
+        device.run(["sh", "-c", f"{begin}echo $$ > '{number}'; exec sleep 600"], data=data)
     cutter.join()
     _wait_until(lambda: not Path(f"/proc/{number.read_text().strip()}").exists())
 

@@ -78,8 +78,20 @@ class _Restless(NetworkSchedule):
         return super().next_round()
 
 
+class _Secretive(NetworkSchedule):
+    """Plans one network."""
+
+    def planned(self):
+        return [[(_NETWORKS[0],)]]
+
+
 @pytest.mark.parametrize(
-    ("kind", "message"), [(_Forgetful, r"must ask for"), (_Restless, r"must ask for|must change nothing")]
+    ("kind", "message"),
+    [
+        (_Forgetful, r"must ask for"),
+        (_Restless, r"must ask for|must change nothing"),
+        (_Secretive, r"'planned' must have .* It lacks \['network 1', 'network 2', "),
+    ],
 )
 def test_check_schedule_finds_a_broken_rule(kind, message):
     with pytest.raises(AssertionError, match=message):
