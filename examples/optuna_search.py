@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A search by Optuna for accuracy and latency: the latency of every network is read from a table of this device.
 
-The space is a small FBNet. Every network that Optuna draws is trained on scikit-learn's digits for a moment, and the
-table says what it takes; nothing is timed during the search. In the end the networks of the front are measured.
+The space is a small FBNet for images of 96x96. Every network that Optuna draws is trained for a moment on the digits of
+scikit-learn, which are smaller, and the table says what it takes; nothing is timed during the search. In the end the
+networks of the front are measured.
 
     pip install optuna
-    python examples/optuna_search.py --trials 60
+    python examples/optuna_search.py --trials 40
 
 The table is measured for 20 seconds, and kept in ``optuna_search.json`` for the next run.
 """
@@ -23,12 +24,13 @@ from torch.utils.data import DataLoader
 from nni_latency import FBNetSpace, Protocol, TableEstimator, load_estimator
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.nas import Dataset, load_dataset
-from nni_latency.tables import build_table
+from nni_latency.tables import build_table, measure_networks
+from nni_latency.validation import validate
 
 
 def make_space() -> FBNetSpace:
-    """Make the space: seven layers with nine candidates each, for images of 32x32."""
-    return FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.25)
+    """Make the space: seven layers with nine candidates each; latencies are those of images of 96x96."""
+    return FBNetSpace(num_classes=10, input_size=96, width=0.25, depth=0.25)
 
 
 def table_of(path: Path) -> TableEstimator:
@@ -78,27 +80,31 @@ def search(estimator: TableEstimator, trials: int, epochs: int, sampler: str) ->
     return study
 
 
-def show(study: optuna.Study) -> None:
+def show(study: optuna.Study, estimator: TableEstimator) -> None:
     """Measure the networks of the front, and print them from the fastest to the most accurate."""
     front = {tuple(trial.params.items()): trial for trial in study.best_trials}
     trials = sorted(front.values(), key=lambda trial: trial.values[1])
-    inputs = torch.zeros(1, 3, 32, 32)
-    networks = [make_space().freeze(trial.params) for trial in trials]
-    measuring = load_estimator("network")
-    # All in turns: a machine that becomes slower meanwhile is so for all of them.
-    measuring.measure([(network, inputs) for network in networks])
+    plan = make_space().measure_plan()
+    selections = {
+        str(trial.number): {layer.name: trial.params.get(layer.name, layer.default) for layer in plan.layers}
+        for trial in trials
+    }
+    # In turns with reference networks of the space, which tell how fast the machine is now.
+    checked = validate(estimator, plan, measure_networks(plan, TorchEager(), Protocol(time_budget=10), selections))
+    change = f"{abs(1 / checked.speed - 1):.1%} {'slower' if checked.speed < 1 else 'faster'}"
+    print(f"The machine is {change} than when the table was built.")
+    print("Measured latencies are at the speed of the table.")
     print(f"{'accuracy':>8}  {'table':>8}  {'measured':>8}  network")
-    for trial, network in zip(trials, networks, strict=True):
+    for trial, result in zip(trials, checked.results, strict=True):
         accuracy, latency = trial.values
-        measured = measuring.estimate(network, inputs).value
         choices = " ".join(trial.params.values())
-        print(f"{accuracy:>8.1%}  {1e3 * latency:>5.2f} ms  {1e3 * measured:>5.2f} ms  {choices}")
+        print(f"{accuracy:>8.1%}  {1e3 * latency:>5.2f} ms  {1e3 * result.measured:>5.2f} ms  {choices}")
 
 
 def main() -> None:
     """Read the arguments, search and show the front."""
     parser = argparse.ArgumentParser(description="A search by Optuna for accuracy and latency.")
-    parser.add_argument("--trials", type=int, default=60, help="networks that are drawn [60]")
+    parser.add_argument("--trials", type=int, default=40, help="networks that are drawn [40]")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of each network [2]")
     parser.add_argument("--sampler", choices=["nsga2", "tpe"], default="nsga2", help="Optuna's sampler [nsga2]")
     parser.add_argument("--table", type=Path, default=Path("optuna_search.json"), help="table [optuna_search.json]")
@@ -106,9 +112,12 @@ def main() -> None:
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     estimator = table_of(arguments.table)
+    different = estimator.platform.differences(TorchEager().platform)
+    if different:
+        parser.error(f"the table must be of this machine; it differs: {'; '.join(different)}")
     fastest, slowest = estimator.cost.range
     print(f"The space on {estimator.platform.id}: {1e3 * fastest:.2f} to {1e3 * slowest:.2f} ms")
-    show(search(estimator, arguments.trials, arguments.epochs, arguments.sampler))
+    show(search(estimator, arguments.trials, arguments.epochs, arguments.sampler), estimator)
 
 
 if __name__ == "__main__":

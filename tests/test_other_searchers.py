@@ -18,6 +18,7 @@ import torch
 
 from nni_latency import FBNetSpace, LookupTable, TableEstimator
 from nni_latency.estimators import ModuleEstimator
+from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.operators import features_of
 from nni_latency.testing import FakeRuntime
 
@@ -40,17 +41,17 @@ def _run(name: str, folder: Path, *arguments: str | Path) -> str:
 @_needs("optuna")
 @pytest.mark.parametrize("sampler", ["nsga2", "tpe"])
 def test_optuna_finds_a_front_whose_latencies_are_those_of_the_table(tmp_path, sampler):
-    space = FBNetSpace(num_classes=10, input_size=32, width=0.25, depth=0.25)
+    space = FBNetSpace(num_classes=10, input_size=96, width=0.25, depth=0.25)
     draw = random.Random(0)
     costs = {
         layer.name: {choice: draw.uniform(1e-4, 1e-3) for choice in layer.candidates}
         for layer in space.measure_plan().layers
     }
-    table = LookupTable.from_latencies(space, costs)
+    table = LookupTable.from_latencies(space, costs, platform=TorchEager().platform)
     table.save(tmp_path / "table.json")
     few = ("--trials", "5", "--epochs", "1", "--sampler", sampler)
     printed = _run("optuna_search.py", tmp_path, "--table", "table.json", *few)
-    rows = [line.split() for line in printed.splitlines()[2:]]
+    rows = [line.split() for line in printed.splitlines()[4:]]
     assert rows
     front = [(float(row[0].rstrip("%")), float(row[1]), row[5:]) for row in rows]
     labels = [layer.name for layer in table.searched]
@@ -94,7 +95,10 @@ def test_plain_search_meets_its_target(tmp_path):
     printed = _run("plain_pytorch.py", tmp_path, "--epochs", "1", "--target", "0.3")
     predicted, target = map(float, re.search(r"predicted +(\S+) ms, target (\S+) ms", printed).groups())
     assert 0 < predicted <= target
-    assert float(re.search(r"measured +(\S+) ms", printed)[1]) > 0
+    measured, at_speed = (float(re.search(rf"{name} +(\S+) ms", printed)[1]) for name in ("measured", "speed"))
+    assert measured > 0
+    error = float(re.search(r"prediction (\S+)%", printed)[1])
+    assert error == pytest.approx(100 * (predicted / at_speed - 1), abs=0.5)
 
 
 def test_estimator_of_whole_networks_is_refused_by_the_plain_search(tmp_path):

@@ -136,7 +136,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("wheels")
     package, plugin = folder / "package", folder / "plugin"
     package.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, package)
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     for name in ("nni_latency", "lut"):
@@ -177,6 +177,24 @@ def test_wheels_say_who_made_them_and_under_which_licence(wheels):
     for wheel in wheels:
         (text,) = filter(None, _content(wheel).values())
         assert {"Author: the nni_latency developers", "License: Apache-2.0"} <= set(text.splitlines())
+
+
+#: Where links and pictures of Markdown lead.
+_TARGET = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_links_of_the_readme_work_in_the_repository():
+    targets = _TARGET.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert all(target.startswith("https://") or (ROOT / target).is_file() for target in targets)
+
+
+@pytest.mark.slow
+@pytest.mark.installs
+def test_description_of_the_wheel_has_no_link_into_the_repository(wheels):
+    (text,) = filter(None, _content(wheels[0]).values())
+    assert "\n# nni_latency\n" in text
+    assert "\nLicence: Apache-2.0.\n" in text
+    assert all(target.startswith("https://") for target in _TARGET.findall(text))
 
 
 _INSTALLED = """

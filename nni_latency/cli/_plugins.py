@@ -34,7 +34,7 @@ def command() -> None:
 
 def _registrations(registry: Registry) -> list[dict[str, Any]]:
     owners = {plugin.name: plugin for plugin in registry.plugins}
-    return [
+    rows = [
         {
             "kind": kind.removesuffix("s"),
             "name": registration.name,
@@ -45,3 +45,5 @@ def _registrations(registry: Registry) -> list[dict[str, Any]]:
         for kind in _KINDS
         for registration in getattr(registry, kind).values()
     ]
+    # What was installed comes last, where a screen ends.
+    return sorted(rows, key=lambda row: row["plugin"] != "builtin")

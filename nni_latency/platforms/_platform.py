@@ -258,7 +258,9 @@ def resolve_device(name: str) -> str:
         return full
     known = list_devices()
     if full not in known:
-        raise UnknownNameError(f"{UnknownNameError.of('device', name, known)} {OTHER_DEVICES}")
+        no_gpu = full.startswith("cuda") and len(known) == 1
+        advice = "A GPU takes NVIDIA's driver and a CUDA build of torch." if no_gpu else OTHER_DEVICES
+        raise UnknownNameError(f"{UnknownNameError.of('device', name, known)} {advice}")
     return full
 
 

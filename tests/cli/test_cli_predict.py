@@ -232,7 +232,9 @@ def test_plugins_lists_what_is_registered(run):
     shown = run("plugins").stdout
     for text in ("estimator", "table", "runtime", "torch", "space", "fbnet", "builtin", "nni_latency"):
         assert text in shown
-    rows = csv.DictReader(io.StringIO(run("plugins", "--format", "csv").stdout))
+    rows = list(csv.DictReader(io.StringIO(run("plugins", "--format", "csv").stdout)))
+    builtin = [row["plugin"] == "builtin" for row in rows]
+    assert builtin == sorted(builtin, reverse=True)
     marks = {row["name"]: row["on_devices"] for row in rows if row["kind"] == "runtime"}
     assert (marks["torch"], marks["benchncnn"], marks["tool"]) == ("False", "True", "True")
 

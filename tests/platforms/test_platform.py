@@ -172,6 +172,12 @@ def test_resolve_device_takes_cuda_for_the_first_gpu(monkeypatch):
     assert [resolve_device(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda:0", "cuda:1"]
 
 
+def test_resolve_device_says_what_a_gpu_takes_where_there_is_none(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(UnknownNameError, match=r"'cuda'. Available: cpu. A GPU takes .* a CUDA build of torch\.$"):
+        resolve_device("cuda")
+
+
 @pytest.mark.parametrize("name", ["cuda:7", "tpu", "", "CPU"])
 def test_resolve_device_lists_what_there_is(name, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
