@@ -16,7 +16,7 @@ from torch_networks import Chance, Singular, TwoInputs
 
 from nni_latency.errors import InvalidValueError, MeasurementError, MissingDependencyError
 from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator, break_down
-from nni_latency.measurement import CandidateError, LocalBench, Protocol, Subject, cold_chain, compose, operator_times
+from nni_latency.measurement import CallMap, CandidateError, LocalBench, Protocol, Subject, cold_chain, compose
 from nni_latency.micro_benchmarks import fed_chain
 from nni_latency.operators import capture_operators, export_onnx, trace, without_weights
 from nni_latency.spaces import FBNetSpace
@@ -119,7 +119,7 @@ def test_time_of_a_network_is_put_down_to_its_calls(profiled):
         (run,) = runtime.divide(stage, inputs, 1)
     traced = trace(Block().eval(), torch.zeros(1, 8, 32, 32), by="graph")
     assert len(run) == traced.n_calls
-    times = operator_times(traced, [run])[0]
+    times = CallMap.of(traced).times([run])[0]
     by_kind = {kind: [] for kind in ("conv2d", "batch_norm", "relu", "hardswish", "add")}
     for item, seconds in zip(traced.operators, times, strict=True):
         by_kind[item.op.kind].append(seconds)
@@ -147,7 +147,7 @@ def test_what_reads_a_fused_activation_keeps_its_time(profiled):
         inputs = runtime.inputs(subject.inputs)
         (run,) = runtime.divide(runtime.prepare(subject, inputs), inputs, 1)
     traced = trace(Gated().eval(), torch.zeros(1, 32, 56, 56), by="graph")
-    times = operator_times(traced, [run])[0]
+    times = CallMap.of(traced).times([run])[0]
     by_kind = {item.op.kind: seconds for item, seconds in zip(traced.operators, times, strict=True)}
     assert max(by_kind["relu"], by_kind["sigmoid"]) < 1e-6 < min(by_kind["adaptive_avg_pool2d"], by_kind["mul"])
 

@@ -245,48 +245,95 @@ def additive_cost(estimator: LayerEstimator, plan: MeasurePlan) -> AdditiveCost:
         If it belongs to another space, input size or batch size.
     """
     estimator.check_plan(plan)
-    searched = {
-        layer.name: {
-            choice: estimator.estimate_choice(layer.name, choice, candidate.op)
-            for choice, candidate in layer.candidates.items()
-        }
-        for layer in plan.searched
-    }
-    fixed = [
-        estimator.estimate_choice(layer.name, layer.default, layer.candidates[layer.default].op)
-        for layer in plan.layers
-        if not layer.searched and layer.default
-    ]
-    return separable_cost(estimator, fixed, searched)
+    defaults = {layer.name: layer.default for layer in plan.layers if not layer.searched and layer.default}
+    return separable_cost(estimator, plan.ops, defaults)
 
 
 def separable_cost(
-    estimator: LayerEstimator, fixed: Sequence[Estimate], searched: Mapping[str, Mapping[str, Estimate]]
+    estimator: LayerEstimator, layers: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, str]
 ) -> AdditiveCost:
-    """Combine the costs of the parts of a space.
+    """Estimate every candidate of a space.
 
     Parameters
     ----------
     estimator : LayerEstimator
-        Estimator of the costs, which are given before calibration.
-    fixed : sequence of Estimate
-        Estimates of the fixed parts.
-    searched : mapping of str to mapping
-        ``{label: {choice: estimate}}`` of the searched parts.
+        Estimator of the candidates.
+    layers : mapping of str to mapping
+        ``{layer: {choice: operator}}`` in order.
+    defaults : mapping of str to str
+        The choices of fixed layers.
     """
     combination = combination_of(estimator.metric)
-
-    def cost(part: Estimate) -> float:
-        return combination.counted(part.value, estimator.calibration)
-
-    parts = [*fixed, *(part for row in searched.values() for part in row.values())]
+    parts = {
+        layer: {
+            choice: estimator.estimate_choice(layer, choice, op)
+            for choice, op in choices.items()
+            if choice == defaults.get(layer, choice)
+        }
+        for layer, choices in layers.items()
+    }
+    columns = {
+        layer: np.array([combination.counted(part.value, estimator.calibration) for part in row.values()])
+        for layer, row in parts.items()
+    }
+    pairs = []
+    for pair in estimator.pairs:
+        taken = [[list(layers[layer]).index(choice) for choice in parts[layer]] for layer in pair.layers]
+        matrix, (first, second) = estimator.calibration * pair.by_choice[np.ix_(*taken)], pair.layers
+        # The cost beside a fixed layer belongs to the choices of the other one.
+        if first in defaults:
+            columns[second] += matrix[0]
+        elif second in defaults:
+            columns[first] += matrix[:, 0]
+        else:
+            pairs.append(CostTable(pair.layers, matrix))
     return AdditiveCost(
-        combination.total(map(cost, fixed)),
-        {label: {choice: cost(part) for choice, part in row.items()} for label, row in searched.items()},
+        combination.total([estimator.constant, *(float(columns[layer][0]) for layer in defaults)]),
+        {
+            layer: dict(zip(row, columns[layer].tolist(), strict=True))
+            for layer, row in parts.items()
+            if layer not in defaults
+        },
         estimator.metric,
-        tuple(dict.fromkeys(name for part in parts for name in part.missing)),
+        tuple(dict.fromkeys(name for row in parts.values() for part in row.values() for name in part.missing)),
         estimator.residency,
+        tuple(pairs),
     )
+
+
+def paired_parts(
+    estimator: LayerEstimator, parts: Sequence[tuple[str, str, Estimate]], choices: Mapping[str, Sequence[str]]
+) -> list[tuple[str, str, Estimate]]:
+    """Return the parts of a network, each with its layer and choice, with the costs of pairs of neighbours.
+
+    A pair is shared by its two layers in proportion to their costs, and no part falls below zero. Intervals widen with
+    the parts; the uncertainty of pairs is part of the error of whole networks. Pairs with a layer whose choice is
+    unknown are left out.
+
+    Parameters
+    ----------
+    estimator : LayerEstimator
+        Estimator of the parts.
+    parts : sequence of (str, str, Estimate)
+        Layer, choice and cost of every part.
+    choices : mapping of str to sequence of str
+        All choices of every layer.
+    """
+    pairs, combination = estimator.pairs, combination_of(estimator.metric)
+    if not pairs:
+        return list(parts)
+    counted = {layer: combination.counted(part) for layer, _, part in parts}
+    chosen = {layer: choices[layer].index(choice) for layer, choice, _ in parts if choice in choices[layer]}
+    known = [(pair.layers, pair.by_choice) for pair in pairs if set(pair.layers) <= chosen.keys()]
+    shared = share_pairs({layer: part.value for layer, part in counted.items()}, chosen, known)
+    return [
+        (layer, choice, own if shared[layer] == part.value else combination.counted(_changed(part, shared[layer])))
+        for (layer, choice, own), part in zip(parts, counted.values(), strict=True)
+    ]
+
+
+def _changed(part: Estimate, value: float) -> Estimate:
+    return part.scaled(value / part.value) if part.value else part.shifted(value)
 
 
 def cheapest_selection(cost: AdditiveCost) -> dict[str, Any]:

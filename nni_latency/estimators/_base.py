@@ -15,7 +15,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number
 from nni_latency.operators import By, Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
-from nni_latency.tables import MeasurePlan, Residency
+from nni_latency.tables import LayerPair, MeasurePlan, Residency
 from nni_latency.units import METRICS, combination_of
 
 
@@ -58,6 +58,7 @@ def _is_estimate(answer: Any) -> bool:
 
 
 _ESTIMATE: Check = ("an Estimate", _is_estimate)
+_NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, least=0))
 
 
 class Estimator(Pluggable, ABC):
@@ -149,13 +150,17 @@ class LayerEstimator(Estimator):
         **Estimator._attributes,
         "by": (f"one of {', '.join(get_args(By))}", lambda value: value in get_args(By)),
         "calibration": ("a number above 0", lambda value: is_number(value, least=0) and value > 0),
-        "network_error": ("a number of 0 or more", lambda value: is_number(value, least=0)),
+        **dict.fromkeys(
+            ("constant", "network_error"), ("a number of 0 or more", lambda value: is_number(value, least=0))
+        ),
     }
 
     #: Granularity of operators; see `nni_latency.operators.trace`.
     by: By = "module"
     #: Calibration factor of the sum.
     calibration: float = 1.0
+    #: Cost of a run that is not part of any operator, added to the calibrated sum.
+    constant: float = 0.0
     #: Saving of small networks, for the calibrated sum.
     residency: Residency | None = None
     #: Relative standard deviation of networks from the sum of their parts, beyond noise.
@@ -186,12 +191,13 @@ class LayerEstimator(Estimator):
         """
         return self.estimate_op(op)
 
-    def with_neighbours(self, parts: Sequence[tuple[str, str, Estimate]]) -> list[tuple[str, str, Estimate]]:
-        """Return the parts of a network, each with its layer and choice, with what neighbours cost together.
+    @property
+    def pairs(self) -> tuple[LayerPair, ...]:
+        """What neighbouring layers cost beyond the sum of their parts, before calibration; by default nothing.
 
-        By default a part does not depend on its neighbours.
+        An estimator with such costs is tied to a space, see `check_plan`.
         """
-        return list(parts)
+        return ()
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the estimator is tied to another space than the plan; most support any space."""
@@ -205,7 +211,9 @@ class LayerEstimator(Estimator):
         return self.total(self._estimate_traced(self.executed(model, example_inputs).operators))
 
     def executed(self, model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
-        """Return the operators of a network or an ONNX file that the platform executes; by default all of them.
+        """Return the operators of a network or an ONNX file that the platform executes.
+
+        Compilers remove operators that no output depends on.
 
         Parameters
         ----------
@@ -217,8 +225,14 @@ class LayerEstimator(Estimator):
             Batch size of an ONNX file.
         """
         if isinstance(model, (str, Path)):
-            return operators.read_onnx(model, batch_size, example_inputs)
-        return operators.trace(model, example_inputs, self.by)
+            graph = operators.read_onnx(model, batch_size, example_inputs)
+        else:
+            graph = operators.trace(model, example_inputs, self.by)
+        return graph if self._runs_unused else graph.without_unused()
+
+    @property
+    def _runs_unused(self) -> bool:
+        return self.platform.runs_unused
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Return the cost of a network from its parts.
@@ -227,7 +241,9 @@ class LayerEstimator(Estimator):
         input; for memory reused between layers, the maximum.
         """
         combination = combination_of(self.metric)
-        counted = (combination.counted(part, self.calibration) for part in parts)
+        counted = [combination.counted(part, self.calibration) for part in parts]
+        if self.constant:
+            counted.append(Estimate(self.constant, self.constant, self.constant))
         whole = combination.whole(combination.total_cost(Estimate, counted), self.residency)
         return whole.with_error(self.network_error)
 

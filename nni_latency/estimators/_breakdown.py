@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.errors import InvalidValueError
+from nni_latency.estimators._additive import paired_parts
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, LayerShare, layer_shares
 from nni_latency.estimators._measuring import MeasuringEstimator
 from nni_latency.operators import (
@@ -196,4 +197,4 @@ def _estimated_parts(
         choice = selection[layer.name]
         op = layer.candidates[choice].op
         parts.append((layer.name, choice, estimator.estimate_choice(layer.name, choice, op)))
-    return estimator.with_neighbours(parts)
+    return paired_parts(estimator, parts, {layer.name: list(layer.candidates) for layer in plan.layers})

@@ -16,9 +16,9 @@ from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryErr
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._breakdown import estimate_selection
 from nni_latency.estimators._table import TableEstimator
-from nni_latency.operators import Graph, OpSpec
+from nni_latency.operators import Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import LookupTable, MeasurePlan, Residency
+from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency, weighed_pairs
 from nni_latency.units import combination_of, number_of
 
 #: Minimum number of networks for fitting weights.
@@ -149,18 +149,16 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         self._settle()
 
     def _settle(self) -> None:
-        """Set the residency to the mean of the members: the mean saved share, over its mean scale."""
+        """Take the means of the members; of the residency, that of the saved share, over its mean scale."""
+        weighed = list(zip(self.weights_, self.members, strict=True))
+        self.constant = math.fsum(weight * member.constant for weight, member in weighed)
+        # Errors of the members are correlated and do not cancel.
+        self.network_error = math.fsum(weight * member.network_error for weight, member in weighed)
         pairs = [
-            (weight, member.residency)
-            for weight, member in zip(self.weights_, self.members, strict=True)
-            if member.residency is not None and weight > 0
+            (weight, member.residency) for weight, member in weighed if member.residency is not None and weight > 0
         ]
         saving = math.fsum(weight * residency.saving for weight, residency in pairs)
         self.residency = None
-        # Errors of the members are correlated and do not cancel.
-        self.network_error = math.fsum(
-            weight * member.network_error for weight, member in zip(self.weights_, self.members, strict=True)
-        )
         if saving:
             scale = math.fsum(weight * residency.saving * residency.scale for weight, residency in pairs) / saving
             self.residency = Residency(saving, scale)
@@ -175,6 +173,12 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
             if table is not None:
                 return table
         return None
+
+    @property
+    def pairs(self) -> tuple[LayerPair, ...]:
+        """Weighted mean of the costs of pairs of the members; without such costs, they count as zero."""
+        weights = [weight * member.calibration for weight, member in zip(self.weights_, self.members, strict=True)]
+        return weighed_pairs([member.pairs for member in self.members], weights)
 
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Return the weighted mean of the members' estimates."""
@@ -198,10 +202,11 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         """Return the cost of a network from its parts; its interval is at least that of `fit`."""
         return self._widened(super().total(parts))
 
-    def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        columns = [_ask_all(member, ops) for member in self.members]
+    def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
+        columns = [_ask_all(member, traced) for member in self.members]
         return [
-            self._mean(list(answers), op.op_key) for op, answers in zip(ops, zip(*columns, strict=True), strict=True)
+            self._mean(answers, item.op.op_key)
+            for item, answers in zip(traced, zip(*columns, strict=True), strict=True)
         ]
 
     def _mean(self, answers: Sequence[Estimate | None], name: str) -> Estimate:
@@ -282,12 +287,12 @@ def _ask(question: Any, *arguments: Any) -> Estimate | None:
     return answer
 
 
-def _ask_all(member: LayerEstimator, ops: list[OpSpec]) -> list[Estimate | None]:
+def _ask_all(member: LayerEstimator, traced: Sequence[TracedOperator]) -> list[Estimate | None]:
     """Estimate all parts of a network; one by one if a member lacks some."""
     try:
-        return list(member._estimate_ops(ops))
+        return list(member._estimate_traced(traced))
     except MissingEntryError:
-        return [_ask(member.estimate_op, op) for op in ops]
+        return [_ask(member.estimate_op, item.op) for item in traced]
 
 
 def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, listed
+from nni_latency.errors import InvalidValueError, MismatchError, listed
 from nni_latency.estimators._base import Estimate, LayerEstimator
-from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec
 from nni_latency.tables import Entry, LookupTable, MeasurePlan, OperatorPlan, TableLayer
+from nni_latency.units import format_metric
 
 
 def estimate_table(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) -> LookupTable:
@@ -46,8 +46,13 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) 
     uncounted = list(dict.fromkeys(name for cost in found.values() for name in cost.missing))
     if uncounted:
         remarks.append(f"Not known to the estimator as asked: {listed(uncounted)}.")
-    if isinstance(estimator, TableEstimator) and estimator.table.pairs:
-        remarks.append("What neighbouring layers cost together is left out.")
+    pairs = estimator.pairs
+    if pairs and not _is_of_space(estimator, plan):
+        pairs = ()
+        remarks.append("What neighbouring layers cost together is left out: it is known of another space.")
+    if estimator.constant:
+        constant = format_metric(estimator.constant, estimator.metric)
+        remarks.append(f"What a run costs besides its operators, {constant}, is left out.")
     header: dict[str, Any] = {
         "space": plan.space,
         "platform": estimator.platform,
@@ -64,4 +69,15 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) 
         TableLayer.of_plan(layer, {choice: entries[item.op] for choice, item in layer.candidates.items()})
         for layer in plan.layers
     )
-    return LookupTable(layers=tuple(layers), **header)
+    return LookupTable(layers=tuple(layers), pairs=pairs, **header)
+
+
+def _is_of_space(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) -> bool:
+    """Return whether the costs of pairs of an estimator are those of the layers of a plan."""
+    if isinstance(plan, OperatorPlan):
+        return False
+    try:
+        estimator.check_plan(plan)
+    except MismatchError:
+        return False
+    return True

@@ -15,7 +15,7 @@ from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, Ne
 from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import Graph, OpSpec
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import LookupTable, MeasurePlan
+from nni_latency.tables import LayerPair, LookupTable, MeasurePlan
 from nni_latency.units import combination_of
 
 TableSource = TableEstimator | LookupTable
@@ -122,6 +122,11 @@ class FallbackEstimator(LayerEstimator):
         """The primary table, if it covers the layers of a space."""
         return self.first.table if self.first.table.layers else None
 
+    @property
+    def pairs(self) -> tuple[LayerPair, ...]:
+        """Costs of pairs of neighbouring layers of the table, also of candidates without an entry."""
+        return self.first.pairs
+
     @cached_property
     def agreement(self) -> Agreement:
         """Agreement of the second with the first on the operators of the table."""
@@ -169,7 +174,7 @@ class FallbackEstimator(LayerEstimator):
         self.second.check_plan(plan)
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        return [self.first.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
+        return self.first.in_places(ops, self.estimate_op)
 
     @cached_property
     def _known_ops(self) -> dict[OpSpec, float]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nni_latency.errors import MismatchError, MissingEntryError
@@ -119,10 +119,6 @@ class KernelEstimator(LayerEstimator):
             If an operator is unknown.
         """
         return self._together(self._estimate_traced(chained(parts_of(op)).operators))
-
-    def total(self, parts: Iterable[Estimate]) -> Estimate:
-        """Return the cost of a network from its parts, plus the overhead of a run."""
-        return super().total(parts).mapped(lambda value: value + self.constant)
 
     def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
         """Assign the cost of every kernel to its first operator; the others cost nothing."""

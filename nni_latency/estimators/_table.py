@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -12,16 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 
 import nni_latency.estimators.transfer as transfer
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError, listed
-from nni_latency.estimators._additive import AdditiveCost, separable_cost
+from nni_latency.estimators._additive import AdditiveCost, additive_cost, paired_parts, separable_cost
 from nni_latency.estimators._base import Estimate, LayerEstimator, LayerShare, layer_shares
-from nni_latency.estimators._neighbours import neighbouring_parts, paired_cost
 from nni_latency.estimators._operator_predictor import OperatorPredictor, nearest_entry
-from nni_latency.operators import Graph, OpSpec
+from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import (
     HEAD_ONLY,
     UNKNOWN,
     Entry,
+    LayerPair,
     LookupTable,
     MeasurePlan,
     TableLayer,
@@ -183,10 +183,9 @@ class TableEstimator(LayerEstimator):
         """Return the cost of a network whose entries add up to `entries`."""
         return self.total([Estimate(entries, entries, entries)]).value
 
-    def executed(self, model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
-        """Return the operators of a network, without unused ones if the platform's compiler removes them."""
-        graph = super().executed(model, example_inputs, batch_size)
-        return graph if self.platform.runs_unused or self.table.layers else graph.without_unused()
+    @property
+    def _runs_unused(self) -> bool:
+        return super()._runs_unused or bool(self.table.layers)
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int]) -> Estimate:
         """Estimate a network of the space by its choices.
@@ -210,22 +209,24 @@ class TableEstimator(LayerEstimator):
         """Return the cost of every layer of a network in order; the costs add up to the total."""
         return layer_shares(self, self._parts(sample))
 
-    def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
+    def estimate_choice(self, layer: str, choice: str, op: OpSpec | None) -> Estimate:
         """Estimate one candidate of a plan, before calibration.
 
         Parameters
         ----------
         layer, choice : str
             Names in the plan.
-        op : OpSpec
-            Operator of the candidate in the plan.
+        op : OpSpec or None
+            Operator of the candidate in the plan; not needed for a table with layers.
 
         Raises
         ------
         MissingEntryError
             If a searched layer has no entry for it, and `missing` is "error".
         """
-        return self._part(self._layer(layer), choice, op) if self.table.layers else self.estimate_op(op)
+        if self.table.layers or op is None:
+            return self._part(self._layer(layer), choice, op)
+        return self.estimate_op(op)
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Estimate many networks at once, or one.
@@ -251,8 +252,10 @@ class TableEstimator(LayerEstimator):
         MissingEntryError
             If candidates have no entry, and `missing` is "error".
         """
+        self._check_coverage()
         layers = {layer.name: dict.fromkeys(layer.choices) for layer in self.table.layers}
-        return self._additive(layers, {layer.name: self._default(layer) for layer in self.table.layers})
+        fixed = {layer.name: self._default(layer) for layer in self.table.layers if not layer.searched}
+        return separable_cost(self, layers, fixed)
 
     def cost_of_plan(self, plan: MeasurePlan) -> AdditiveCost:
         """Return the cost of a space from its plan, which must match the table except for the head.
@@ -268,19 +271,8 @@ class TableEstimator(LayerEstimator):
             If candidates have no entry, and `missing` is "error".
         """
         self.check_plan(plan)
-        return self._additive(plan.ops, {layer.name: layer.default or "" for layer in plan.layers})
-
-    def _additive(self, layers: Mapping[str, Mapping[str, OpSpec | None]], defaults: Mapping[str, str]) -> AdditiveCost:
-        """Return the cost of layers by choice, using known operators."""
         self._check_coverage()
-        fixed, searched = [], {}
-        for name, choices in layers.items():
-            layer = self._layer(name)
-            if layer.searched:
-                searched[name] = {choice: self._part(layer, choice, op) for choice, op in choices.items()}
-            else:
-                fixed.append(self._part(layer, defaults[name], choices[defaults[name]]))
-        return paired_cost(separable_cost(self, fixed, searched), self.table, defaults)
+        return additive_cost(self, plan)
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the table belongs to another space, input size or batch size than the plan."""
@@ -337,16 +329,20 @@ class TableEstimator(LayerEstimator):
 
     def _parts(self, sample: Mapping[str, Any] | Sequence[int]) -> list[tuple[str, str, Estimate]]:
         selection = self.selection(sample)
-        return self.with_neighbours(
-            [
-                (layer.name, choice, self._part(layer, choice))
-                for layer, choice in zip(self.table.layers, selection.values(), strict=True)
-            ]
-        )
+        parts = [
+            (layer.name, choice, self._part(layer, choice))
+            for layer, choice in zip(self.table.layers, selection.values(), strict=True)
+        ]
+        return paired_parts(self, parts, self._choices)
 
-    def with_neighbours(self, parts: Sequence[tuple[str, str, Estimate]]) -> list[tuple[str, str, Estimate]]:
-        """Return the parts of a network with what neighbours cost together, shared in proportion to their costs."""
-        return neighbouring_parts(self.table, parts)
+    @property
+    def pairs(self) -> tuple[LayerPair, ...]:
+        """Costs of pairs of neighbouring layers of the table."""
+        return self.table.pairs
+
+    @property
+    def _choices(self) -> dict[str, tuple[str, ...]]:
+        return {layer.name: layer.choices for layer in self.table.layers}
 
     def _layer(self, name: str) -> TableLayer:
         """Return one layer; an unknown fixed layer has no entries."""
@@ -420,23 +416,25 @@ class TableEstimator(LayerEstimator):
                 "nearest entries with missing='nearest'."
             )
 
-    def _choice_at(self, place: int, op: OpSpec, count: int) -> str | None:
-        """Return the choice with the operator at one of `count` positions, if they are the space's layers."""
-        if count != len(self.table.layers):
-            return None
-        return next((name for name, entry in self.table.layers[place].entries.items() if entry.op == op), None)
-
-    def placed(self, place: int, op: OpSpec, count: int) -> Estimate | None:
-        """Return the entry of the operator at one of `count` positions, if they are the space's layers."""
-        choice = self._choice_at(place, op, count)
-        return None if choice is None else Estimate.of(self.table.layers[place].entries[choice])
-
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
-        """Estimate the operators of a captured network, each by its own layer if they are the space's layers."""
-        parts = [self.placed(place, op, len(ops)) or self.estimate_op(op) for place, op in enumerate(ops)]
-        named = [
-            (self.table.layers[place].name, choice, part)
-            for place, (op, part) in enumerate(zip(ops, parts, strict=True))
-            if (choice := self._choice_at(place, op, len(ops))) is not None
-        ]
-        return [part for _, _, part in self.with_neighbours(named)] if len(named) == len(parts) else parts
+        return self.in_places(ops, self.estimate_op)
+
+    def in_places(self, ops: Sequence[OpSpec], elsewhere: Callable[[OpSpec], Estimate]) -> list[Estimate]:
+        """Estimate the operators of a captured network.
+
+        If they may be the layers of the space, being as many, the entries of these count, and the costs of pairs.
+
+        Parameters
+        ----------
+        ops : sequence of OpSpec
+            The operators in order.
+        elsewhere : callable
+            Estimates an operator that is not a candidate of the layer at its position.
+        """
+        if len(ops) != len(self.table.layers):
+            return list(map(elsewhere, ops))
+        parts = []
+        for layer, op in zip(self.table.layers, ops, strict=True):
+            choice, entry = next((item for item in layer.entries.items() if item[1].op == op), ("", None))
+            parts.append((layer.name, choice, elsewhere(op) if entry is None else Estimate.of(entry)))
+        return [part for _, _, part in paired_parts(self, parts, self._choices)]

@@ -22,8 +22,9 @@ from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator
 from nni_latency.estimators._table import TableEstimator
 from nni_latency.estimators.transfer._adaptation import Adaptation, Learned, adapt, learn
 from nni_latency.estimators.transfer._document import State, read_transfer, write_transfer
-from nni_latency.estimators.transfer._encoding import Encoding, LayerEncoding, encoding_of
+from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._inputs import check_same_space, check_series, check_unit, resolution_of
+from nni_latency.estimators.transfer._layers import LayerEncoding, encoding_of
 from nni_latency.estimators.transfer._population import Population, suggest_networks
 from nni_latency.estimators.transfer._recovery import table_of
 from nni_latency.operators import OpSpec

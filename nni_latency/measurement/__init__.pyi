@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ._attribution import CallMap, NetworkCalls, attribute, operator_times
+from ._attribution import CallMap, NetworkCalls
 from ._bench import Bench, CandidateError, LocalBench, Visited, WorkerDiedError, as_subject_error
 from ._campaign import SLOWED, Campaign, measure_network
 from ._cold import NETWORK_TRAFFIC, cold_chain, flush_size, near_flush_size
@@ -76,7 +76,6 @@ __all__ = [
     "WorkerState",
     "activation_memory",
     "as_subject_error",
-    "attribute",
     "balanced_round",
     "cold_chain",
     "compose",
@@ -87,7 +86,6 @@ __all__ = [
     "light_network",
     "measure_network",
     "near_flush_size",
-    "operator_times",
     "pack_subject",
     "parameter_memory",
     "quantile",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.measurement._timing import Measurement, Protocol
 from nni_latency.operators import Trace
 
 #: A mark takes time itself; what it takes off an operator leaves this share of it at least.
@@ -88,63 +87,41 @@ class NetworkCalls:
         """Calls of torch functions in one run."""
         return max((0, *self.modules.ends[-1:], *self.graph.ends[-1:]))
 
-    def attribute(self, call_times: ArrayLike, wholes: ArrayLike, protocol: Protocol) -> list[tuple[str, float]]:
-        """Return the key and cost [s] of every operator: those by modules, then those that only calls show."""
-        modules, graph = attribute([self.modules, self.graph], call_times, wholes, protocol)
-        found = list(zip(self.modules.operators, modules.tolist(), strict=True))
-        known, inner = set(self.modules.operators), zip(self.graph.operators, graph.tolist(), strict=True)
-        return found + [(key, value) for key, value in inner if key not in known]
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        """Keys of the operators by modules, then of those that only calls show."""
+        return (*self.modules.operators, *(self.graph.operators[place] for place in self._inner))
 
+    @cached_property
+    def _inner(self) -> list[int]:
+        known = set(self.modules.operators)
+        return [place for place, key in enumerate(self.graph.operators) if key not in known]
 
-def operator_times(trace: Trace, call_times: ArrayLike) -> NDArray[np.float64]:
-    """Add up the times of calls by operator.
+    def attribute(
+        self, call_times: ArrayLike, wholes: ArrayLike, whole: float, statistic: float
+    ) -> NDArray[np.float64]:
+        """Return what each of `operators` costs as the network runs without marks [s].
 
-    Parameters
-    ----------
-    trace : Trace
-        The operators.
-    call_times : array-like of shape (n_runs, n_calls)
-        Time of every call [s].
+        What the marks cost is the difference of the marked and the unmarked runs in the median, spread evenly over the
+        calls. Lower quartiles of parts add up to less than that of the whole, which one factor makes good.
 
-    Returns
-    -------
-    ndarray of shape (n_runs, n_operators)
-        Time of every operator [s]; they add up to the run.
-    """
-    return CallMap.of(trace).times(call_times)
-
-
-def attribute(
-    maps: Sequence[CallMap], call_times: ArrayLike, wholes: ArrayLike, protocol: Protocol
-) -> list[NDArray[np.float64]]:
-    """Say what every operator of a network costs as it runs without marks.
-
-    What the marks cost is the difference of the marked and the unmarked runs in the median, spread evenly over the
-    calls. Lower quartiles of parts add up to less than that of the whole, which one factor makes good.
-
-    Parameters
-    ----------
-    maps : sequence of CallMap
-        Ways to divide the network into operators. Those of the first add up to the network.
-    call_times : array-like of shape (n_marked_runs, n_calls)
-        Time of every call [s].
-    wholes : array-like of shape (n_runs,)
-        Time of every run without marks [s].
-    protocol : Protocol
-        Which statistic.
-
-    Returns
-    -------
-    list of ndarray of shape (n_operators,)
-        By map, the cost of every operator [s].
-    """
-    calls, unmarked = np.asarray(call_times, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
-    excess = max(0.0, float(np.median(calls.sum(1)) - np.median(unmarked)))
-    mark = excess / max(1, calls.shape[1])
-    left = [_without_marks(item, calls, mark, protocol.statistic) for item in maps]
-    whole = Measurement(tuple(unmarked.tolist()), protocol).summary.value
-    factor = whole / math.fsum(left[0])
-    return [values * factor for values in left]
+        Parameters
+        ----------
+        call_times : array-like of shape (n_marked_runs, n_calls)
+            Time of every call [s].
+        wholes : array-like of shape (n_runs,)
+            Time of every run without marks [s].
+        whole : float
+            Cost of the network [s], to which its operators by modules add up.
+        statistic : float
+            Quantile of the times, in (0, 1).
+        """
+        calls = np.asarray(call_times, dtype=np.float64)
+        excess = float(np.median(calls.sum(1)) - np.median(np.asarray(wholes, dtype=np.float64)))
+        mark = max(0.0, excess) / max(1, calls.shape[1])
+        modules, graph = (_without_marks(item, calls, mark, statistic) for item in (self.modules, self.graph))
+        costs: NDArray[np.float64] = whole / math.fsum(modules) * np.concatenate([modules, graph[self._inner]])
+        return costs
 
 
 def _without_marks(item: CallMap, calls: NDArray[np.float64], mark: float, statistic: float) -> NDArray[np.float64]:

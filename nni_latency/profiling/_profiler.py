@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
 from typing import Any, Unpack
 
 import numpy as np
@@ -230,12 +229,7 @@ class OperatorProfiler:
     def _samples(self) -> OperatorSamples:
         """Times of the models and their calls at the machine's usual speed."""
         calls = {model.key: model.network_calls for model in self.models}
-        samples = OperatorSamples(calls, self.protocol)
-        found = (item for key in calls for item in self._visits(key))
-        records = sorted(found, key=lambda record: (record.round, record.at))
-        for _, group in groupby(records, key=lambda record: record.round):
-            samples.add(list(group))
-        return samples
+        return OperatorSamples(calls, self.protocol, (record for key in calls for record in self._visits(key)))
 
     @cached_property
     def _parts(self) -> dict[str, tuple[ProfiledModel, dict[str, Part]]]:

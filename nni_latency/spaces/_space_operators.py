@@ -91,7 +91,7 @@ class SpaceOperators:
         """
         prices = {op: estimator.estimate_op(op) for op in self.distinct}
         combination = combination_of(estimator.metric)
-        constants, tables = [], []
+        constants, tables = [estimator.constant], []
         counted = {op: combination.counted(price.value, estimator.calibration) for op, price in prices.items()}
         for part in self.parts:
             costs = np.array([_price(ops, counted, combination) for ops in part.values])

@@ -22,7 +22,7 @@ from ._machine import Locations, Residency, fit_residency, locate
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
 from ._operator_energy import energy_of_operators
 from ._operators import OperatorSamples, Place, check_operators, operator_entries
-from ._pairs import LayerPair
+from ._pairs import LayerPair, weighed_pairs
 from ._plan import (
     HEAD_ONLY,
     OPERATORS,
@@ -115,5 +115,6 @@ __all__ = [
     "table_schema",
     "validation_path",
     "weigh_tables",
+    "weighed_pairs",
     "write_table",
 ]

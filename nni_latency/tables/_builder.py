@@ -101,10 +101,15 @@ def build_table(
             table = _operators_table(plan, measuring, metric)
         else:
             derive = _layers_table if runtime.supports_layer_timing else solved_table
-            table = derive(plan, measuring, metric if metric in METERED else "latency")
+            table = derive(plan, measuring, _measured_metric(metric))
         table = as_throughput(table) if metric == "throughput" else table
         table.save(target)
         return table
+
+
+def _measured_metric(metric: str) -> str:
+    """Return the metric that is measured for a table by layer; throughput follows from latency."""
+    return metric if metric in METERED else "latency"
 
 
 def _check_candidates(plan: MeasurePlan, metric: str) -> None:
@@ -137,8 +142,7 @@ def _layers_table(plan: MeasurePlan, measuring: Measuring, metric: str) -> Looku
     """Time the candidates inside whole networks, and read the meters if the metric needs them."""
     schedule = LayerSchedule(plan, measuring.protocol, isolated=measuring.benches.isolated)
     measured = measuring.run(schedule, plan_content(plan))
-    table = table_of(schedule, measuring.runtime.platform)
-    return measured.mark(table if metric == "latency" else metered_table(table, schedule, metric))
+    return measured.mark(table_of(schedule, measuring.runtime.platform, metric))
 
 
 def _operators_table(plan: OperatorPlan, measuring: Measuring, metric: str) -> LookupTable:
@@ -158,9 +162,9 @@ def _operators_table(plan: OperatorPlan, measuring: Measuring, metric: str) -> L
     return measured.mark(operators_table(schedule, specifications, metric, **header))
 
 
-def table_of(schedule: LayerSchedule, platform: Platform) -> LookupTable:
-    """Derive the table from the observations of a schedule."""
-    return summarise(
+def table_of(schedule: LayerSchedule, platform: Platform, metric: str) -> LookupTable:
+    """Derive the table of latency, energy or power from the observations of a schedule."""
+    table = summarise(
         schedule.plan,
         platform,
         schedule.protocol,
@@ -168,6 +172,7 @@ def table_of(schedule: LayerSchedule, platform: Platform) -> LookupTable:
         failures=schedule.failed,
         duration=schedule.spent,
     )
+    return table if metric == "latency" else metered_table(table, schedule, metric)
 
 
 def plan_content(plan: MeasurePlan) -> dict[str, Any]:
@@ -205,7 +210,7 @@ def rebuild_table(table: LookupTable, plan: Callable[[], MeasurePlan], store: St
     measured = Measured.of(campaign)
     if table.operators:
         return measured.mark(_rebuilt_operators(campaign, table))
-    rebuilt = measured.mark(_rebuilt_layers(campaign, plan(), store))
+    rebuilt = measured.mark(_rebuilt_layers(campaign, plan(), store, _measured_metric(table.metric)))
     rebuilt = replace(rebuilt, protocol=table.protocol)
     return as_throughput(rebuilt) if table.metric == "throughput" else rebuilt
 
@@ -237,13 +242,13 @@ def _rebuilt_operators(campaign: StoredCampaign, table: LookupTable) -> LookupTa
     return operators_table(schedule, specifications, table.metric, platform=platform, **header)
 
 
-def _rebuilt_layers(campaign: StoredCampaign, plan: MeasurePlan, store: Store) -> LookupTable:
+def _rebuilt_layers(campaign: StoredCampaign, plan: MeasurePlan, store: Store, metric: str) -> LookupTable:
     protocol, platform = campaign.header.protocol, campaign.header.platform
     if campaign.header.kind == BatchSchedule.kind:
         prior, failed = prior_of(plan, campaign, store)
-        batches = BatchSchedule(plan, protocol, prior, list(failed))
+        batches = BatchSchedule(plan, protocol, prior, list(failed), metric)
         batches.replay(campaign.records, campaign.failures)
         return solve_batches(batches, failed, platform)
     layers = LayerSchedule(plan, protocol)
     layers.replay(campaign.records, campaign.failures)
-    return table_of(layers, platform)
+    return table_of(layers, platform, metric)

@@ -8,14 +8,12 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from nni_latency.costs import Cost
 from nni_latency.measurement import (
     Measurement,
     NetworkCalls,
     Protocol,
-    Record,
     Store,
     StoredCampaign,
     Summary,
@@ -93,7 +91,7 @@ class KnownCosts:
         self._campaigns: list[StoredCampaign] = []
         self._indices: dict[tuple[float, float, float], _Index] = {}
         #: What was fitted to campaigns, by their content: a store grows by one campaign at a time.
-        self._fitted: dict[tuple[Any, ...], _Networks] = {}
+        self._fitted: dict[tuple[tuple[str, int, int], tuple[float, float, float]], _Networks] = {}
         self._version = -1
         self._lock = threading.RLock()
         self.refresh()
@@ -148,9 +146,11 @@ class KnownCosts:
             found = [item for kind in kinds for item in self.store.campaigns(kind=kind, platform=self.platform)]
             self._campaigns, self._version = [item for item in found if item.records], version
             self._indices.clear()
+            known = set(map(_content_of, self._campaigns))
+            self._fitted = {key: fit for key, fit in self._fitted.items() if key[0] in known}
 
     def _index(self, protocol: Protocol) -> _Index:
-        key = (protocol.statistic, protocol.outlier, protocol.confidence)
+        key = _statistics(protocol)
         if key not in self._indices:
             self._indices[key] = self._make_index(protocol)
         return self._indices[key]
@@ -170,11 +170,19 @@ class KnownCosts:
         return index
 
     def _networks_of(self, campaign: StoredCampaign, protocol: Protocol) -> _Networks:
-        size = (campaign.identifier, len(campaign.records), len(campaign.failures))
-        key = (*size, protocol.statistic, protocol.outlier, protocol.confidence)
+        key = (_content_of(campaign), _statistics(protocol))
         if key not in self._fitted:
             self._fitted[key] = _networks_of(campaign, protocol)
         return self._fitted[key]
+
+
+def _content_of(campaign: StoredCampaign) -> tuple[str, int, int]:
+    """Return a value that changes as a campaign grows."""
+    return campaign.identifier, len(campaign.records), len(campaign.failures)
+
+
+def _statistics(protocol: Protocol) -> tuple[float, float, float]:
+    return protocol.statistic, protocol.outlier, protocol.confidence
 
 
 @dataclass(frozen=True)
@@ -188,16 +196,10 @@ class _Networks:
 
 def _networks_of(campaign: StoredCampaign, protocol: Protocol) -> _Networks:
     """Fit the networks of a campaign."""
-    subjects = {key: item for key, item in campaign.subjects.items() if item["kind"] == "network"}
-    calls = {key: NetworkCalls.read(item["specification"]) for key, item in subjects.items()}
-    samples = OperatorSamples(calls, protocol)
-    rounds: dict[int, list[Record]] = {}
     failed = {failure.subject for failure in campaign.failures}
-    for record in campaign.records:
-        if record.subjects[0] in calls and record.subjects[0] not in failed:
-            rounds.setdefault(record.round, []).append(record)
-    for records in rounds.values():
-        samples.add(records)
+    subjects = {key: item for key, item in campaign.subjects.items() if item["kind"] == "network" and key not in failed}
+    calls = {key: NetworkCalls.read(item["specification"]) for key, item in subjects.items()}
+    samples = OperatorSamples(calls, protocol, campaign.records)
     found = _Networks([], [], [])
     if samples.measured:
         unit = samples.unit

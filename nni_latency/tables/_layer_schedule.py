@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,33 +260,33 @@ class Samples:
     def __init__(self, sizes: Sequence[int]) -> None:
         self._ratios: list[list[list[float]]] = [[[] for _ in range(size)] for size in sizes]
         self._wholes: list[float] = []
-        self._records: list[Any] = []
+        self._rounds: list[Round] = []
         #: Median time of the reference operator in every round [s].
         self.drift: list[float] = []
 
-    def add(self, record: Any) -> None:
+    def add(self, added: Round) -> None:
         """Add one round."""
-        reference = quantile([visit.reference for visit in record.visits], 0.5)
+        reference = quantile([visit.reference for visit in added.visits], 0.5)
         self.drift.append(reference)
-        self._records.append(record)
-        for network, visit in zip(record.networks, record.visits, strict=True):
+        self._rounds.append(added)
+        for network, visit in zip(added.networks, added.visits, strict=True):
             self._wholes += [seconds / reference for seconds in visit.whole]
             for times in visit.parts or [[seconds] for seconds in visit.whole]:
                 for layer, (choice, seconds) in enumerate(zip(network, times, strict=True)):
                     self._ratios[layer][choice].append(seconds / reference)
 
     @property
-    def rounds(self) -> tuple[Any, ...]:
+    def rounds(self) -> tuple[Round, ...]:
         """All rounds that were added."""
-        return tuple(self._records)
+        return tuple(self._rounds)
 
     @property
     def runs(self) -> Runs:
         """All runs as arrays."""
         visits = [
             (index, network, visit)
-            for index, record in enumerate(self._records)
-            for network, visit in zip(record.networks, record.visits, strict=True)
+            for index, item in enumerate(self._rounds)
+            for network, visit in zip(item.networks, item.visits, strict=True)
         ]
         rows = [
             (place, network, parts, whole)

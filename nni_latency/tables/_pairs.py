@@ -139,7 +139,21 @@ def least_total(pairs: Sequence[LayerPair], costs: Mapping[str, Sequence[float]]
 
 
 def weighed_pairs(tables: Sequence[Sequence[LayerPair]], weights: Sequence[float]) -> tuple[LayerPair, ...]:
-    """Return the weighted sum of the pairs of tables of the same layers; choices are of one kind if they are in all."""
+    """Return the weighted sum of the pairs of tables of the same layers; choices are of one kind if they are in all.
+
+    Parameters
+    ----------
+    tables : sequence of sequence of LayerPair
+        Pairs of each table; a pair that a table lacks costs nothing there.
+    weights : sequence of float
+        One per table.
+
+    Examples
+    --------
+    >>> pair = LayerPair(("a", "b"), ((0, 1), (0,)), ((0.0,), (2.0,)))
+    >>> weighed_pairs([[pair], []], [0.5, 0.5])[0].by_choice.tolist()
+    [[0.0], [1.0]]
+    """
     found: dict[tuple[str, str], list[LayerPair]] = {}
     for pairs, weight in zip(tables, weights, strict=True):
         for pair in pairs:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from nni_latency.combinations import SUM
 from nni_latency.costs import NORMAL
 from nni_latency.measurement import Measurement, Protocol, Summary
 from nni_latency.platforms import Platform
@@ -308,9 +309,7 @@ class TableFit:
 
     def predict(self, networks: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the costs of networks, (n, n_layers), [s]; nan for those with a candidate without a sample."""
-        sums = self._sums(networks) * self.calibration
-        costs: NDArray[np.float64] = sums if self.residency is None else self.residency(sums)
-        return costs
+        return SUM.whole(self._sums(networks) * self.calibration, self.residency)
 
     def _sums(self, networks: NDArray[np.int64]) -> NDArray[np.float64]:
         sums: NDArray[np.float64] = self.values[networks + self.places.starts].sum(axis=1)

@@ -12,7 +12,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nni_latency.errors import InvalidValueError, MissingEntryError, UnreachableTargetError
-from nni_latency.estimators import AdditiveCost, additive_cost, cheapest_selection, likeliest_within
+from nni_latency.estimators import (
+    AdditiveCost,
+    additive_cost,
+    cheapest_selection,
+    estimate_selection,
+    estimate_table,
+    likeliest_within,
+)
 from nni_latency.testing import fake_plan
 
 _COST = AdditiveCost(1.0, {"a": {"x": 0.5, "y": 2.0}, "b": {"x": 0.25, "y": 0.75, "z": 4.0}})
@@ -208,6 +215,16 @@ def test_additive_cost_asks_for_every_candidate_of_a_plan(by_choice):
     plan, _ = fake_plan({"stem": {"conv": 1.0}, "a": {"x": 1.0, "y": 1.0}}, fixed=["stem"])
     cost = additive_cost(by_choice({"conv": 4.0, "x": 1.0, "y": 3.0}, calibration=2.0), plan)
     assert (cost.constant, cost.costs) == (8.0, {"a": {"x": 2.0, "y": 6.0}})
+
+
+def test_what_a_run_costs_besides_its_operators_counts_once(by_choice):
+    plan, _ = fake_plan({"stem": {"conv": 1.0}, "a": {"x": 1.0, "y": 1.0}}, fixed=["stem"])
+    estimator = by_choice({"conv": 4.0, "x": 1.0, "y": 3.0}, calibration=2.0)
+    estimator.constant = 0.5
+    assert additive_cost(estimator, plan)({"a": "y"}) == 14.5
+    assert estimate_selection(estimator, plan, {"stem": "conv", "a": "y"}).value == 14.5
+    (_, left_out) = estimate_table(estimator, plan).remarks
+    assert left_out == "What a run costs besides its operators, 500 ms, is left out."
 
 
 def _score(scores, network):

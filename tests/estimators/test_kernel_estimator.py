@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nni_latency.errors import MismatchError, MissingEntryError
-from nni_latency.estimators import Estimate, KernelEstimator, LayerEstimator, break_down
+from nni_latency.estimators import Estimate, KernelEstimator, LayerEnsemble, LayerEstimator, break_down
 from nni_latency.operators import FusionRule, FusionRules, OpSpec, read_onnx
 from nni_latency.platforms import Platform
 from nni_latency.testing import check_estimator
@@ -55,6 +55,15 @@ def test_a_network_costs_its_kernels_and_what_the_runtime_adds():
     assert found.value == pytest.approx(1.6)
     assert found.low < 1.6 < found.high
     assert not found.missing
+
+
+def test_an_ensemble_of_kernel_estimators_fuses_and_adds_what_the_runtime_adds():
+    dear = {kernel: 2 * value for kernel, value in _KNOWN.items()}
+    members = [
+        KernelEstimator(_RULES, _Costs(known), constant=constant) for known, constant in ((_KNOWN, 0.5), (dear, 0.9))
+    ]
+    expected = (members[0].estimate(_network(), _INPUTS).value + members[1].estimate(_network(), _INPUTS).value) / 2
+    assert LayerEnsemble(members=members).estimate(_network(), _INPUTS).value == pytest.approx(expected)
 
 
 def test_an_unknown_kernel_costs_what_is_known_of_its_beginning():

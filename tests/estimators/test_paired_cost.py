@@ -14,7 +14,10 @@ from nni_latency.errors import InvalidValueError, MissingEntryError, Unreachable
 from nni_latency.estimators import (
     AdditiveCost,
     CostTable,
+    FallbackEstimator,
+    LayerEnsemble,
     TableEstimator,
+    additive_cost,
     cheapest_selection,
     estimate_layers,
     estimate_selection,
@@ -182,10 +185,64 @@ def test_parts_add_up_where_pairs_take_away_more_than_a_layer_costs():
     assert estimator.estimate_sample([0, 0, 0]).value == pytest.approx(0.006)
 
 
-def test_a_table_of_estimates_names_what_it_leaves_out(estimator):
+def test_a_table_of_estimates_keeps_pairs_or_names_what_it_leaves_out(estimator):
     table = estimate_table(estimator, PLAN)
+    assert table.pairs == estimator.table.pairs and "neighbouring" not in " ".join(table.remarks)
+    other = FBNetSpace(num_classes=10, input_size=64, width=0.25, depth=0.25).measure_plan()
+    table = estimate_table(TableEstimator(estimator.table, missing="nearest"), other)
     assert table.pairs == () and "neighbouring layers" in " ".join(table.remarks)
-    assert "neighbouring" not in " ".join(estimate_table(TableEstimator(table), PLAN).remarks)
+
+
+def _without(table, name, lost):
+    """Return the table without an entry."""
+    return replace(
+        table,
+        layers=tuple(
+            replace(layer, entries={choice: entry for choice, entry in layer.entries.items() if choice != lost})
+            if layer.name == name
+            else layer
+            for layer in table.layers
+        ),
+    )
+
+
+@pytest.mark.parametrize("throughput", [False, True])
+def test_ensembles_and_fallbacks_count_the_pairs_of_their_tables(estimator, throughput):
+    table = as_throughput(estimator.table) if throughput else estimator.table
+    estimator, plain = TableEstimator(table), TableEstimator(replace(table, pairs=()))
+    other = replace(table, calibration=1.0, pairs=tuple(pair.scaled(3.0) for pair in table.pairs))
+    members = [estimator, TableEstimator(other), plain]
+    ensemble = LayerEnsemble(members=members, weights=[2, 1, 1])
+    lost = PLAN.searched[2].name, next(iter(PLAN.searched[2].candidates))
+    fallback = FallbackEstimator(_without(table, *lost), plain)
+    labels = [layer.name for layer in PLAN.searched]
+    for network in np.random.default_rng(1).integers(0, 9, (5, len(labels))).tolist():
+        selection = estimator.selection(network)
+        sample = {label: selection[label] for label in labels}
+        values = [member.estimate_sample(sample).value for member in members]
+        if throughput:
+            values = [1 / value for value in values]
+        mean = np.average(values, weights=[2, 1, 1])
+        for made, expected in ((ensemble, 1 / mean if throughput else mean), (fallback, estimator.predict(network))):
+            assert estimate_selection(made, PLAN, selection).value == pytest.approx(expected)
+            assert additive_cost(made, PLAN)(sample) == pytest.approx(expected)
+            assert estimate_table(made, PLAN).pairs == made.pairs != ()
+            parts = [share.estimate.value for share in estimate_layers(made, PLAN, selection)]
+            assert (1 / sum(1 / part for part in parts) if throughput else sum(parts)) == pytest.approx(expected)
+            if sample[lost[0]] != lost[1]:
+                found = made.estimate(PLAN.network_of(selection)(), SPACE.example_inputs())
+                assert found.value == pytest.approx(expected)
+
+
+def test_pairs_of_an_unknown_candidate_of_a_captured_network_are_left_out(estimator):
+    layer = PLAN.searched[2]
+    lost = next(iter(layer.candidates))
+    fallback = FallbackEstimator(_without(estimator.table, layer.name, lost), estimator)
+    others = tuple(pair for pair in estimator.table.pairs if layer.name not in pair.layers)
+    expected = TableEstimator(replace(estimator.table, pairs=others))
+    selection = {**PLAN.reference, layer.name: lost}
+    found = fallback.estimate(PLAN.network_of(selection)(), SPACE.example_inputs())
+    assert found.value == pytest.approx(estimate_selection(expected, PLAN, selection).value)
 
 
 def test_without_pairs_nothing_changes(estimator):

@@ -21,7 +21,7 @@ from nni_latency.estimators import (
     TableEstimator,
     break_down,
 )
-from nni_latency.measurement import MemoryStore, Protocol, Record, operator_times
+from nni_latency.measurement import CallMap, MemoryStore, Protocol, Record
 from nni_latency.operators import OpSpec, trace
 from nni_latency.platforms import Platform
 from nni_latency.spaces import draw_samples, example_inputs_of, make_space, network_of, operator_plan
@@ -242,22 +242,23 @@ def test_times_of_calls_add_up_by_operator(space):
     network = network_of(space, draw_samples(space, 1)[0])()
     traced = trace(network, example_inputs_of(space))
     calls = np.random.RandomState(0).uniform(1, 2, (3, traced.n_calls))
-    times = operator_times(traced, calls)
+    times = CallMap.of(traced).times(calls)
     assert times.shape == (3, len(traced.operators))
     assert times.sum(1) == pytest.approx(calls.sum(1))
 
 
-def _visit(plan, index, factor, reference=1.0):
+def _visit(plan, number, index, factor, reference=1.0):
     """Return a visit of a network while the machine, and its reference operator, are slower by these factors."""
     traced = plan.networks[index].trace
     times = np.zeros(traced.n_calls)
     for item in traced.operators:
         times[item.last_call] = seconds(item.op) * factor
-    return Record(1e-3 * reference, [times.tolist()], {"latency": [float(times.sum())]}, (str(index),))
+    return Record(1e-3 * reference, [times.tolist()], {"latency": [float(times.sum())]}, (str(index),), number)
 
 
-def _samples(plan):
-    return OperatorSamples({str(index): item.subject_calls for index, item in enumerate(plan.networks)}, PROTOCOL)
+def _samples(plan, records):
+    calls = {str(index): item.subject_calls for index, item in enumerate(plan.networks)}
+    return OperatorSamples(calls, PROTOCOL, records)
 
 
 def _true(plan, index):
@@ -265,12 +266,13 @@ def _true(plan, index):
 
 
 def test_a_spell_that_slows_networks_and_not_the_reference_operator_is_taken_out(plan):
-    samples, slow = _samples(plan), 2.5
+    records, slow = [], 2.5
     for number in range(24):
         factor = slow if 8 <= number < 16 else 1.0
         # Every other network is measured in the spell alone.
         members = [index for index in range(len(plan.networks)) if index == 0 or (index % 2 == 0) == (factor == slow)]
-        samples.add([_visit(plan, index, factor) for index in members])
+        records += [_visit(plan, number, index, factor) for index in members]
+    samples = _samples(plan, records)
     for index in range(len(plan.networks)):
         assert samples.whole(str(index)).value == pytest.approx(_true(plan, index), rel=0.06)
     slowness = samples.fit.slowness
@@ -280,18 +282,35 @@ def test_a_spell_that_slows_networks_and_not_the_reference_operator_is_taken_out
 
 def test_a_speed_that_changes_within_a_round_is_taken_out(plan):
     """A shared machine becomes slower by 70 % for a few visits; most networks are visited once or twice."""
-    random, samples = np.random.RandomState(0), _samples(plan)
+    random, records = np.random.RandomState(0), []
     for number in range(12):
         members = [0, 1 + number % 4, 1 + (number + 1) % 4] if number < 6 else [0]
         slow = random.uniform(size=len(members)) < 0.5
-        samples.add(
-            [_visit(plan, index, 1.7**turn, 1.5**turn) for index, turn in zip(members, slow.tolist(), strict=True)]
-        )
-    ratios = [entry.value / seconds(entry.op) for entry in samples.fit.entries.values()]
+        turns = zip(members, slow.tolist(), strict=True)
+        records += [_visit(plan, number, index, 1.7**turn, 1.5**turn) for index, turn in turns]
+    samples = _samples(plan, records)
+    entries = operator_entries([place for network in samples.measured for place in samples.places(network)])
+    ratios = [entry.value / seconds(entry.op) for entry in entries.values()]
     assert max(ratios) / min(ratios) < 1.1
     for index in range(len(plan.networks)):
         whole = samples.whole(str(index)).value
         assert whole == pytest.approx(samples.fit.predict(samples.fit.sums[str(index)]), rel=0.1)
+
+
+def test_visits_count_in_the_order_of_their_times(plan):
+    random = np.random.RandomState(0)
+    speeds = np.repeat(random.uniform(1.0, 2.0, 8), len(plan.networks)).reshape(8, -1)
+    records = [
+        replace(_visit(plan, number, index, factor, factor), at=10.0 * number + index)
+        for number, row in enumerate(speeds.tolist())
+        for index, factor in enumerate(row)
+    ]
+    samples = _samples(plan, records)
+    other = Record(1e-3, [], {"latency": [1.0]}, ("of another campaign",), 3, at=30.5)
+    mixed = _samples(plan, [other, *(records[place] for place in random.permutation(len(records)))])
+    assert mixed.drift == samples.drift == pytest.approx((1e-3 * speeds[:, 0]).tolist())
+    assert mixed.fit.sums == samples.fit.sums
+    assert mixed.references == samples.references
 
 
 class _Dear(LayerEstimator):

@@ -16,7 +16,7 @@ from nni_latency.errors import MissingEntryError
 from nni_latency.measurement import MemoryStore, Protocol
 from nni_latency.spaces import make_space, operator_plan
 from nni_latency.tables import LookupTable, build_table, rebuild_table
-from nni_latency.testing import FakeRuntime
+from nni_latency.testing import FakeMeter, FakeRuntime
 
 _PROTOCOL = Protocol(rounds=8, time_budget=1e9, max_measure_execution_time=1e9)
 OWN = f"{Path(__file__).parent.parent / 'spaces' / 'own_space.py'}:OwnSpace"
@@ -40,11 +40,12 @@ def _noise():
     return random.Random(0).random
 
 
-@pytest.mark.parametrize("metric", ["latency", "throughput"])
+@pytest.mark.parametrize("metric", ["latency", "throughput", "energy", "power"])
 def test_rebuilt_table_is_the_one_that_was_built(tmp_path, metric):
     plan, latencies = make_plan()
     store, runtime = MemoryStore(), FakeRuntime(latencies, noise=_noise())
-    table = build_table(plan, runtime, _PROTOCOL, tmp_path / "t.json", metric=metric, store=store)
+    meters = (FakeMeter(runtime.clock, 20.0),)
+    table = build_table(plan, runtime, _PROTOCOL, tmp_path / "t.json", metric=metric, store=store, meters=meters)
     before = store.version(), runtime.clock.now
     rebuilt = rebuild_table(load(tmp_path / "t.json"), lambda: plan, store)
     assert rebuilt == table
@@ -57,16 +58,20 @@ def test_rebuilt_table_follows_the_statistics_of_today(tmp_path, monkeypatch):
     table = build_table(plan, FakeRuntime(latencies), _PROTOCOL, tmp_path / "t.json", store=store)
     monkeypatch.setattr(
         "nni_latency.tables._builder.table_of",
-        lambda schedule, platform: dataclasses.replace(table, rounds=len(schedule.samples.drift), calibration=2.0),
+        lambda schedule, platform, metric: dataclasses.replace(
+            table, rounds=len(schedule.samples.drift), calibration=2.0
+        ),
     )
     assert rebuild_table(table, lambda: plan, store).calibration == 2.0
 
 
-def test_solved_table_is_rebuilt_with_its_prior(tmp_path):
+@pytest.mark.parametrize("metric", ["latency", "energy", "power"])
+def test_solved_table_is_rebuilt_with_its_prior(tmp_path, metric):
     plan, latencies = make_plan()
     store, inner = MemoryStore(), FakeRuntime(latencies)
     runtime = _Outside(latencies, inner)
-    table = build_table(plan, runtime, _PROTOCOL, tmp_path / "t.json", store=store)
+    meters = (FakeMeter(runtime.clock, 20.0),)
+    table = build_table(plan, runtime, _PROTOCOL, tmp_path / "t.json", metric=metric, store=store, meters=meters)
     moved = inner.clock.now
     rebuilt = rebuild_table(table, lambda: plan, store)
     assert rebuilt == table

@@ -13,8 +13,10 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument, plain
 from nni_latency.errors import FileFormatError
-from nni_latency.estimators.transfer._encoding import CellEncoding, EncodedLayer, Encoding, LayeredSpace, LayerEncoding
+from nni_latency.estimators.transfer._cells import CellEncoding
+from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._known import Expectation, KnownDevice
+from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding
 from nni_latency.estimators.transfer._population import Population
 from nni_latency.platforms import Platform
 from nni_latency.tables import SpaceDocument

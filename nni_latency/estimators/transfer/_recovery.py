@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.transfer._adaptation import Adaptation
-from nni_latency.estimators.transfer._encoding import EncodedLayer, LayeredSpace, LayerEncoding, encoding_of
 from nni_latency.estimators.transfer._inputs import check_series
 from nni_latency.estimators.transfer._known import KnownDevice, learn_device
+from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding, encoding_of
 from nni_latency.estimators.transfer._population import choose_networks
 from nni_latency.operators import OpSpec, work_of
 from nni_latency.platforms import Platform
