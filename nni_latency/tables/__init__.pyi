@@ -21,7 +21,8 @@ from ._lookup_table import LookupTable, table_schema
 from ._machine import Locations, Residency, fit_residency, locate
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
 from ._operator_energy import energy_of_operators
-from ._operators import OperatorSamples, Place, check_operators, operator_entries
+from ._operator_samples import OperatorSamples, Place
+from ._operators import check_operators, operator_entries
 from ._pairs import LayerPair, weighed_pairs
 from ._plan import (
     HEAD_ONLY,

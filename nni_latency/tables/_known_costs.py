@@ -21,7 +21,8 @@ from nni_latency.measurement import (
 )
 from nni_latency.platforms import Platform
 from nni_latency.tables._entries import Entry
-from nni_latency.tables._operators import OperatorSamples, Place, operator_entries
+from nni_latency.tables._operator_samples import OperatorSamples, Place
+from nni_latency.tables._operators import operator_entries
 
 #: Kinds of campaigns that measure operators inside networks, and operators standalone.
 IN_NETWORKS, ALONE = ("operators", "on-demand"), "alone"
@@ -206,7 +207,7 @@ def _networks_of(campaign: StoredCampaign, protocol: Protocol) -> _Networks:
         found.references.extend(samples.references)
         for key in samples.measured:
             found.wholes.append((subjects[key]["digest"], _over(samples.whole(key), unit)))
-            for place in samples.places(key):
+            for place in samples.corrected_places(key):
                 network = f"{campaign.identifier}/{key}"
                 found.places.append(replace(place, network=network, value=place.value / unit))
     return found

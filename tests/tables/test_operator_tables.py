@@ -297,6 +297,29 @@ def test_a_speed_that_changes_within_a_round_is_taken_out(plan):
         assert whole == pytest.approx(samples.fit.predict(samples.fit.sums[str(index)]), rel=0.1)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.8])
+def test_times_of_networks_correct_operators_whose_times_differ_between_places(space, share):
+    """In some places, most of the time of an operator counts as that of the next one."""
+    plan, random, records = operator_plan(space, n_networks=24), np.random.RandomState(0), []
+    for index, network in enumerate(plan.networks):
+        times = np.zeros(network.subject_calls.n_calls)
+        calls = [item.last_call for item in network.trace.operators]
+        times[calls] = true = [seconds(item.op) for item in network.trace.operators]
+        moved = share * random.randint(0, 2, len(calls) - 1) * true[:-1]
+        times[calls[:-1]] -= moved
+        times[calls[1:]] += moved
+        records += [Record(1e-3, [times.tolist()], {"latency": [sum(true)]}, (str(index),), turn) for turn in range(2)]
+    samples, errors = _samples(plan, records), []
+    for places in (samples.places, samples.corrected_places):
+        entries = operator_entries([place for network in samples.measured for place in places(network)])
+        ratios = [
+            math.fsum(entries[key].value for key in samples.networks[network].operators) / samples.whole(network).value
+            for network in samples.measured
+        ]
+        errors.append(float(np.std(np.log(ratios))))
+    assert errors[1] < (0.5 * errors[0] if share else 1e-6)
+
+
 def test_visits_count_in_the_order_of_their_times(plan):
     random = np.random.RandomState(0)
     speeds = np.repeat(random.uniform(1.0, 2.0, 8), len(plan.networks)).reshape(8, -1)
