@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 
 from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement import (
-    NetworkCalls,
-    NetworkSchedule,
-    Protocol,
-    Subject,
-)
+from nni_latency.measurement import NetworkCalls, NetworkSchedule, Protocol, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import parse_op_keys
 from nni_latency.tables._entries import Entry, MeasuredNetwork
