@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -353,14 +353,16 @@ def _rates(examples: Examples) -> tuple[Array, float]:
 def starting_head(network: GraphNetwork, examples: Examples, is_related: bool) -> Head:
     """Return the head that learning starts from.
 
-    It is that of the platform with the most nearly proportional times, scaled to the measured ones. If no platform is
-    related, as to a GPU where only CPUs are known, it has rates fitted to the networks, and no corrections.
+    It is that of the platform with the most nearly proportional times, scaled to the measured ones, with an overhead of
+    a run that is no longer than the shortest network. If no platform is related, as to a GPU where only CPUs are known,
+    it has rates fitted to the networks, and no corrections.
     """
     if not is_related:
         return Head.uncorrected(network, *_rates(examples))
     ratios, deviations = _deviations(network, examples)
     best = int(deviations.argmin())
-    return Head.of(network, best).slower(float(ratios[best]))
+    head = Head.of(network, best).slower(float(ratios[best]))
+    return replace(head, run=head.run.clamp(max=math.log(examples.latencies.min())))
 
 
 def held_out_errors(

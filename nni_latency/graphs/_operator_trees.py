@@ -25,8 +25,8 @@ _SHARED, _FLOOR = 0.03, 0.1
 #: an H200 computes 8,000 times as fast, while its calls cost more.
 _LEAST, LEAST_ADDED = 0.02, 1e-4
 
-#: Scale of the overhead of a run [s].
-_RUN = 1e-5
+#: Scale of the overhead of a run [s], and number of values of it that are compared.
+_RUN, _RUNS = 1e-5, 101
 
 Array = NDArray[np.float64]
 
@@ -107,7 +107,7 @@ class OperatorTrees:
         here = Examples(graphs, examples.latencies, examples.parts)
         totals = np.array([group_totals(graph) for graph in graphs])
         factors, run = fit_rates(totals, here.latencies[:, platform], kernels_of(here, platform), LEAST_ADDED)
-        return OperatorTrees(self.rates * factors, run, self.trees)
+        return OperatorTrees(self.rates * factors, run, self.trees)._with_run(examples, platform)
 
     def continued(self, examples: Examples, platform: int, seed: int) -> OperatorTrees:
         """Transfer the trees to another platform and continue training on its kernel times.
@@ -124,7 +124,21 @@ class OperatorTrees:
         moved = self.moved(examples, platform)
         boosting = _boosting(seed, max_iter=60, max_leaf_nodes=15, min_samples_leaf=20)
         more = _learned(boosting, examples, platform, lambda graph: moved.costs(graph, describe(graph)), moved.run)
-        return OperatorTrees(moved.rates, moved.run, moved.trees + more)
+        return OperatorTrees(moved.rates, moved.run, moved.trees + more)._with_run(examples, platform)
+
+    def _with_run(self, examples: Examples, platform: int) -> OperatorTrees:
+        """Return the trees with the overhead of a run that brings sums of operators closest to short networks.
+
+        Kernels of long networks tell little about it. It is no longer than the shortest network.
+        """
+        measured = examples.latencies[:, platform]
+        known = ~np.isnan(measured)
+        costs = replace(self, run=0.0).latencies(
+            [graph for graph, is_known in zip(examples.graphs, known, strict=True) if is_known]
+        )
+        runs = np.linspace(0.0, measured[known].min(), _RUNS)
+        off = [np.abs(np.log((costs + run) / measured[known])).mean() for run in runs]
+        return replace(self, run=float(runs[np.argmin(off)]))
 
     def _terms(self, graph: EncodedGraph) -> NDArray[np.float32]:
         """Return the cost of each term of operators [s], (n_operators, n_terms)."""
@@ -170,7 +184,8 @@ def learn_trees(examples: Examples, platform: int, seed: int) -> OperatorTrees:
     totals = np.array([group_totals(graph) for graph in known.graphs])
     rates, run = fit_rates(totals, known.latencies[:, platform], kernels_of(known, platform))
     boosting = _boosting(seed, max_iter=150, max_leaf_nodes=63, max_depth=8, min_samples_leaf=10)
-    return OperatorTrees(rates, run, _learned(boosting, known, platform, lambda graph: _priors(rates, graph), run))
+    trees = _learned(boosting, known, platform, lambda graph: _priors(rates, graph), run)
+    return OperatorTrees(rates, run, trees)._with_run(examples, platform)
 
 
 def _boosting(seed: int, **shape: int) -> HistGradientBoostingRegressor:

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 from joblib import delayed
+from measured_graphs import network
 
-from nni_latency.graphs._graph_learning import _best_epoch, _weights, networks_off
+from nni_latency.graphs._encoding import encode_graph
+from nni_latency.graphs._examples import Examples
+from nni_latency.graphs._graph_learning import Settings, _best_epoch, _weights, learn, networks_off
 from nni_latency.graphs._graph_transfer import most_telling
 from nni_latency.graphs._side_by_side import side_by_side
 
@@ -22,6 +25,15 @@ def _errors(*by_family: list[list[float]]) -> tuple[np.ndarray, list[str]]:
     """Return errors by epoch, network and platform, and families: two networks of each, with one curve."""
     curves = np.array(by_family).transpose(2, 0, 1)
     return np.repeat(curves, 2, axis=1), [name for number in range(len(by_family)) for name in 2 * [f"f{number}"]]
+
+
+def test_a_run_takes_no_longer_than_the_shortest_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without preparation, learning begins with 10 us.
+    monkeypatch.setattr("nni_latency.graphs._graph_learning.prepare", lambda network, examples: None)
+    graphs = [encode_graph(network([width])) for width in (8, 16)]
+    examples = Examples(graphs, np.array([[5e-6, np.nan], [2e-5, 1e-3]]), [(), ()])
+    runs = learn(examples, Settings(hidden=4, epochs=1)).network.runs.exp()
+    assert runs.tolist() == pytest.approx([5e-6, 1e-5], rel=0.01)
 
 
 def test_epochs_are_best_over_all_families_and_platforms() -> None:

@@ -86,6 +86,14 @@ def test_operators_are_described_with_what_is_next_to_them() -> None:
     np.testing.assert_allclose(found[1, -6:], graph.features[0, :6])
 
 
+def test_the_overhead_of_a_run_is_that_of_short_networks(items: list[MeasuredNetwork], trees: OperatorTrees) -> None:
+    """A run of long networks may begin with more that no kernel tells."""
+    examples = Measurements.of(items).examples
+    assert trees.run == pytest.approx(5e-6, rel=0.3)
+    slow = trees.moved(Examples(examples.graphs, examples.latencies * 2, [()] * len(examples.graphs)), 0)
+    assert slow.run == pytest.approx(1e-5, rel=0.3)
+
+
 def test_operators_that_are_equal_are_seen_once(trees: OperatorTrees) -> None:
     graph = encode_graph(network([16] * 8))
     described = describe(graph)
