@@ -153,9 +153,7 @@ _REASONS: dict[str, str] = {
         "{device} cannot be reached: adb finds no device. Connect it by cable, switch on USB debugging in its "
         "developer options, and see that it is listed by: adb devices"
     ),
-    r"more than one (?:device|emulator)": (
-        "{device} is not clear: adb finds several devices, {serials}. Name one: adb:{first}"
-    ),
+    r"more than one (?:device|emulator)": ("{device} may be any of several devices: {serials}. Name one: adb:{first}"),
     r"device unauthorized|still authorizing": (
         "{device} does not trust this machine yet. Unlock its screen and tap 'Allow' where it asks 'Allow USB "
         "debugging?'; if it does not ask, unplug it and connect it again."

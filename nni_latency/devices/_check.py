@@ -202,10 +202,10 @@ def _python_remark(connection: Connection, code: int, reason: str) -> Remark:
     if code in _ABSENT and isinstance(connection, AdbConnection):
         return Remark(f"There is no Python {python!r}.", "Measure with a benchmark binary, such as benchncnn.")
     if code in _ABSENT:
-        return Remark(f"There is no Python {python!r}.", f"Install it: apt install python3 python3-venv, {_BINARIES}.")
+        return Remark(f"There is no Python {python!r}.", f"{connection.python_advice}, {_BINARIES}.")
     if reason.startswith("this is Python"):
         return Remark(f"{python!r} is too old: {reason}.", f"Install Python 3.8 or later, {_BINARIES}.")
-    return Remark(f"{python!r} does not run: {reason}.", f"Check that it is a Python 3.8 or later, {_BINARIES}.")
+    return Remark(f"{python!r} does not run: {reason[:120]}.", f"Check that it is a Python 3.8 or later, {_BINARIES}.")
 
 
 def _without_python(connection: Connection, remark: Remark) -> DeviceCheck:

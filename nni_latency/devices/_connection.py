@@ -148,6 +148,12 @@ class Connection(PluggableContext, ABC):
     advice: str = "Check that the device has power and network"
 
     @property
+    def python_advice(self) -> str:
+        """What a user can do where there is no such Python; a sentence without its period."""
+        is_usual = self.python == Connection.python
+        return "Install it by 'apt install python3 python3-venv'" if is_usual else "Correct 'python' of the device"
+
+    @property
     def lost(self) -> str:
         """The sentence that says that the connection was lost."""
         return f"The connection to {self.description} was lost. {self.advice}; what was measured until then is kept."

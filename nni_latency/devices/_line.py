@@ -124,12 +124,11 @@ class Line:
         if self._has_begun:
             return LostError(f"The agent on {where} ended with code {code}{f' ({lines[-1]})' if lines else ''}.")
         if code in (126, 127) or (lines and "No such file or directory" in lines[-1]):
-            return DeviceError(
-                f"{where} has no Python {python!r}. Install it there, such as with: apt install python3 python3-pip"
-            )
+            return DeviceError(f"{where} has no Python {python!r}. {self._connection.python_advice}.")
         if lines and lines[-1].startswith("nni_latency needs Python"):
             return DeviceError(f"{where}: {lines[-1]} ({python}). Install a newer one there.")
-        why = lines[-1] if lines else f"it ended with code {code}"
+        # A program that is no Python may repeat what it was given.
+        why = lines[-1][:120] if lines else f"it ended with code {code}"
         return DeviceError(
             f"{python!r} on {where} cannot run the agent ({why}). Check that it is a Python 3.8 or later."
         )

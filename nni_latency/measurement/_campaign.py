@@ -253,10 +253,11 @@ class _Session:
         budget, duration = self.schedule.protocol.time_budget, sum(record.duration for record in records)
         if not self.schedule.rounds and duration > budget:
             whole = duration * len(self._round) / len(records)
+            networks = number_of(len(self._round), self.schedule.what.removesuffix("s"))
             raise InvalidValueError(
-                f"The time budget of {format_seconds(budget)} is too small for one round of {len(self._round)} "
-                f"{self.schedule.what}, which takes {'about ' if len(records) < len(self._round) else ''}"
-                f"{format_seconds(whole)}: nothing would be measured. Give a larger one."
+                f"The time budget of {format_seconds(budget)} is too small for one round of {networks}, "
+                f"which takes {'about ' if len(records) < len(self._round) else ''}{format_seconds(whole)}: "
+                "nothing would be measured. Give a larger one."
             )
 
     def _visit_all(self, chains: Sequence[Chain], *, keep: bool) -> list[Record]:

@@ -89,7 +89,7 @@ def test_all_devices_of_the_file_are_checked(run, bare, tmp_path, monkeypatch):
     assert "There is no runtime in" in remarks["bare"]
     assert "-m pip install numpy onnxruntime" in remarks["bare"]
     assert "There is no core 9000" in remarks["wrong"]
-    assert "There is no Python '/no/such/python'. Install it: apt install" in remarks["lost"]
+    assert "There is no Python '/no/such/python'. Correct 'python' of the device, or measure" in remarks["lost"]
     assert by_name["lost"]["reached"] and by_name["lost"]["facts"]["cpu_count"] > 0
     assert not by_name["gone"]["reached"] and "'python:PATH' must name a Python" in by_name["gone"]["failure"]
     monkeypatch.setenv("COLUMNS", "80")

@@ -113,7 +113,7 @@ def test_no_device_is_one_sentence(adb):
 
 def test_several_devices_are_named(adb):
     adb.connect(A1B2="device", C3D4="offline")
-    assert _sentence(AdbConnection()) == ("adb is not clear: adb finds several devices, A1B2, C3D4. Name one: adb:A1B2")
+    assert _sentence(AdbConnection()) == "adb may be any of several devices: A1B2, C3D4. Name one: adb:A1B2"
 
 
 def test_device_that_is_not_there_is_one_sentence(adb):

@@ -99,6 +99,19 @@ def test_visits_of_a_slow_machine_are_brought_to_its_usual_speed():
     assert max(ratios) / min(ratios) < 1.001
 
 
+def test_all_batches_are_planned_with_the_processes_in_which_they_return():
+    schedule = _schedule()
+    next(schedule.sessions())
+    sessions = [[part.key for chain in chains for part in chain] for chains in schedule.planned()]
+    # Twelve visits, three in a process.
+    assert list(map(sorted, sessions)) == [sorted(kernel.key for kernel in KERNELS)] * 4
+    large = _schedule(LARGE)
+    next(large.sessions())
+    assert {part.key for chains in large.planned() for chain in chains for part in chain} == {
+        kernel.key for kernel in LARGE
+    }
+
+
 def test_kernel_comes_back_in_another_process():
     schedule = _schedule()
     sessions = schedule.sessions()
