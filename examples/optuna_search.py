@@ -90,7 +90,7 @@ def show(study: optuna.Study, estimator: TableEstimator) -> None:
         for trial in trials
     }
     # In turns with reference networks of the space, which tell how fast the machine is now.
-    checked = validate(estimator, plan, measure_networks(plan, TorchEager(), Protocol(time_budget=10), selections))
+    checked = validate(estimator, plan, measure_networks(plan, selections, TorchEager(), Protocol(time_budget=10)))
     change = f"{abs(1 / checked.speed - 1):.1%} {'slower' if checked.speed < 1 else 'faster'}"
     print(f"The machine is {change} than when the table was built.")
     print("Measured latencies are at the speed of the table.")
@@ -117,6 +117,8 @@ def main() -> None:
         parser.error(f"the table must be of this machine; it differs: {'; '.join(different)}")
     fastest, slowest = estimator.cost.range
     print(f"The space on {estimator.platform.id}: {1e3 * fastest:.2f} to {1e3 * slowest:.2f} ms")
+    for remark in estimator.table.remarks:
+        print(remark)
     show(search(estimator, arguments.trials, arguments.epochs, arguments.sampler), estimator)
 
 
