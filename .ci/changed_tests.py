@@ -59,7 +59,7 @@ def _tests_of_file(path: Path) -> Iterator[str]:
         yield from _tests_that_name(path.parts[1])
     elif top == "examples":
         yield from _tests_that_name(path.stem)
-    elif path.name in ("setup.cfg", "pyproject.toml", "constraints.txt", "constraints-lowest.txt") or top == "lut":
+    elif top == "lut" or path.name == "pyproject.toml" or path.name.startswith(("setup.", "constraints")):
         yield "tests/test_packaging.py"
 
 

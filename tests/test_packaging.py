@@ -188,6 +188,11 @@ def test_links_of_the_readme_work_in_the_repository():
     assert all(target.startswith("https://") or (ROOT / target).is_file() for target in targets)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "plugins").glob("*/README.md")), ids=lambda path: path.parent.name)
+def test_descriptions_of_plugins_have_no_link_into_the_repository(path):
+    assert all(target.startswith("https://") for target in _TARGET.findall(path.read_text(encoding="utf-8")))
+
+
 @pytest.mark.slow
 @pytest.mark.installs
 def test_description_of_the_wheel_has_no_link_into_the_repository(wheels):
