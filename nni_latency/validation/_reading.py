@@ -33,9 +33,8 @@ class ResultDocument(BaseModel):
 
     name: str
     predicted: NonNegativeFloat
-    #: Absent in the validations of the tables that ship.
-    predicted_low: float | None = None
-    predicted_high: float | None = None
+    predicted_low: float
+    predicted_high: float
     measured: PositiveFloat
     low: float
     high: float
@@ -121,8 +120,7 @@ def _validation(document: ValidationDocument) -> Validation:
 
 
 def _result(item: ResultDocument) -> NetworkResult:
-    low, high = (item.predicted if end is None else end for end in (item.predicted_low, item.predicted_high))
-    predicted = Estimate(item.predicted, low, high, tuple(item.missing))
+    predicted = Estimate(item.predicted, item.predicted_low, item.predicted_high, tuple(item.missing))
     first, second = item.halves
     return NetworkResult(
         item.name, item.selection, predicted, item.measured, item.low, item.high, (first, second), item.n_samples
