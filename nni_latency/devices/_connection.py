@@ -152,9 +152,7 @@ class Connection(PluggableContext, ABC):
     @property
     def lost(self) -> str:
         """The sentence that says that the connection was lost."""
-        return (
-            f"The connection to {self.description} was lost. {self.advice}; what was measured until then is kept."
-        )
+        return f"The connection to {self.description} was lost. {self.advice}; what was measured until then is kept."
 
     @abstractmethod
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
