@@ -33,8 +33,9 @@ class ResultDocument(BaseModel):
 
     name: str
     predicted: NonNegativeFloat
-    predicted_low: float
-    predicted_high: float
+    #: Absent in older files.
+    predicted_low: float | None = None
+    predicted_high: float | None = None
     measured: PositiveFloat
     low: float
     high: float
@@ -120,7 +121,8 @@ def _validation(document: ValidationDocument) -> Validation:
 
 
 def _result(item: ResultDocument) -> NetworkResult:
-    predicted = Estimate(item.predicted, item.predicted_low, item.predicted_high, tuple(item.missing))
+    low, high = (item.predicted if end is None else end for end in (item.predicted_low, item.predicted_high))
+    predicted = Estimate(item.predicted, low, high, tuple(item.missing))
     first, second = item.halves
     return NetworkResult(
         item.name, item.selection, predicted, item.measured, item.low, item.high, (first, second), item.n_samples
