@@ -7,6 +7,9 @@ The data are those of HELP (NeurIPS 2021), a folder each of FBNet and NAS-Bench-
 
     python examples/transfer_to_a_new_device.py FOLDER --space fbnet
     python examples/transfer_to_a_new_device.py FOLDER --space nasbench201 --split each
+
+``--split limits`` prints how well the best sum over layers ranks the networks of each device, and what limits it: the
+rounding of the published latencies, or a speed that changed from network to network.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ VALIDATION = ("titanx_1", "titanx_32", "titanx_64", "titanx_256", "gold_6240")
 PHONES = ("silver_4114", "samsung_a50", "pixel3", "essential_ph_1", "samsung_s7")
 PHONES_AND_CPUS = ("silver_4114", "silver_4210r", "samsung_a50", "pixel3", "essential_ph_1")
 
+#: Networks before and after one that show how fast the device was at that time.
+AROUND = 10
+
 Series = dict[str, np.ndarray]
 Result = tuple[float, float, float]
 
@@ -44,13 +50,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of the two data folders")
     parser.add_argument("--space", choices=list(ROWS), default="fbnet")
-    parser.add_argument("--split", choices=["help", "each", "gpus", "recover"], default="help", help="what is known")
+    parser.add_argument(
+        "--split", choices=["help", "each", "gpus", "recover", "limits"], default="help", help="what is known"
+    )
     parser.add_argument("--samples", type=int, nargs="+", default=[5, 10, 20, 50], help="networks measured")
     parser.add_argument("--seeds", type=int, default=20, help="random choices of networks (default: 20)")
     options = parser.parse_args()
     trial = Trial(options.folder / FOLDERS[options.space], options.space)
     if options.split == "recover":
         trial.recover((100, 300, 900))
+        return
+    if options.split == "limits":
+        trial.limits()
         return
     for name, known, new in splits(options.split, list(trial.series)):
         trial.transfer(name, known, new, options.samples, options.seeds)
@@ -127,13 +138,30 @@ class Trial:
 
     def ceiling(self, device: str) -> float:
         """Return Spearman's correlation of the best sum over layers, fitted on all networks to learn from."""
+        return rank_correlation(self.sums(device), self.series[device][self.scored])
+
+    def sums(self, device: str) -> np.ndarray:
+        """Return the best sum over layers of the networks to score [s], fitted on all networks to learn from."""
         sizes = self.networks.max(axis=0) + 1
         columns = [self.networks[:, [layer]] == np.arange(size) for layer, size in enumerate(sizes)]
         design = np.hstack([*columns, np.ones((len(self.networks), 1))]).astype(float)
-        truth = self.series[device]
-        weights = np.linalg.lstsq(design[self.learned], truth[self.learned], rcond=None)[0]
-        kept = self.scored[middle(truth[self.scored])]
-        return score(design[kept] @ weights, truth[kept]).spearman
+        weights = np.linalg.lstsq(design[self.learned], self.series[device][self.learned], rcond=None)[0]
+        return design[self.scored] @ weights
+
+    def limits(self) -> None:
+        """Print how well the best sum ranks the networks of every device, and what keeps it from 1."""
+        for device, truth in self.series.items():
+            sums, measured = self.sums(device), truth[self.scored]
+            speed = local_speed(measured / sums)
+            step = 1e-3 if np.allclose(measured, np.round(measured, 3), rtol=0, atol=1e-9) else 0.0
+            # Were the sums the truth, this is what the published rounding would leave of their order.
+            rounded = rank_correlation(sums, np.round(sums / step) * step) if step else 1.0
+            print(
+                f"{device}: a sum can reach {rank_correlation(sums, measured):.3f}, at the speed of the moment "
+                f"{rank_correlation(sums * speed, measured):.3f}; rounding to {step * 1e3:g} ms alone leaves "
+                f"{rounded:.3f}; the speed changed by {np.std(np.log(speed)):.1%}",
+                flush=True,
+            )
 
     def recover(self, counts: tuple[int, ...]) -> None:
         """Recover the table of every device from the first networks, without any other device."""
@@ -147,6 +175,19 @@ class Trial:
                 kept, inside = middle(measured), np.mean((low <= measured) & (measured <= high))
                 line.append(f"{count}: {score(values[kept], measured[kept]).spearman:.4f} ({inside:.0%} inside)")
             print(f"{device}: {', '.join(line)}; a sum can reach {self.ceiling(device):.4f}", flush=True)
+
+
+def rank_correlation(values: np.ndarray, latencies: np.ndarray) -> float:
+    """Return Spearman's correlation, without the networks that have the lowest and highest tenth of latencies."""
+    kept = middle(latencies)
+    return score(values[kept], latencies[kept]).spearman
+
+
+def local_speed(ratios: np.ndarray) -> np.ndarray:
+    """Return the median of the networks around each one in the order of the file, itself excluded."""
+    places = np.arange(len(ratios))[:, None]
+    window = np.clip(places - AROUND, 0, len(ratios) - 2 * AROUND - 1) + np.arange(2 * AROUND + 1)
+    return np.nanmedian(np.where(window == places, np.nan, ratios[window]), axis=1)
 
 
 def middle(latencies: np.ndarray) -> np.ndarray:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
+import os
+import threading
 import time
 import typing
 from collections.abc import Callable, Sequence
@@ -290,6 +293,56 @@ class PerfClock:
     def intervals(self, marks: Sequence[float]) -> list[float]:
         """Return the times between neighbouring marks [s]."""
         return [after - before for before, after in itertools.pairwise(marks)]
+
+
+class ProcessorClock:
+    """The same without time in which the thread waited for a processor, where Linux says how long that was.
+
+    On a machine with more work than processors, a run mostly waits, which says nothing about the network.
+    """
+
+    resolution = PerfClock.resolution
+
+    def mark(self) -> tuple[float, float, float]:
+        """Note this moment, how long the thread has waited so far, and the moment when that is read [s]."""
+        return time.perf_counter(), _time_waited(), time.perf_counter()
+
+    def intervals(self, marks: Sequence[tuple[float, float, float]]) -> list[float]:
+        """Return the times between neighbouring marks [s], without waiting."""
+        return [
+            max(0.0, (end - begin) - (waited - waited_before))
+            for (_, waited_before, begin), (end, waited, _) in itertools.pairwise(marks)
+        ]
+
+
+class _ThreadFile:
+    """The file in which Linux counts how long a thread waits for a processor; open until the thread ends."""
+
+    def __init__(self) -> None:
+        self.descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            self.descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+
+_of_thread = threading.local()
+
+if hasattr(os, "register_at_fork"):
+    # The file that a child process inherits is that of its parent.
+    os.register_at_fork(after_in_child=lambda: _of_thread.__dict__.clear())
+
+
+def _time_waited() -> float:
+    """Return how long this thread was ready to run while others had its processor [s]; 0 where that is unknown."""
+    try:
+        file = _of_thread.file
+    except AttributeError:
+        file = _of_thread.file = _ThreadFile()
+    # The second number, in nanoseconds.
+    return 0.0 if file.descriptor is None else int(os.pread(file.descriptor, 64, 0).split()[1]) * 1e-9
 
 
 def time_chain(stages: Sequence[Stage], value: Any, clock: Clock) -> list[float]:

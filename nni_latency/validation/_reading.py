@@ -33,7 +33,7 @@ class ResultDocument(BaseModel):
 
     name: str
     predicted: NonNegativeFloat
-    #: Absent in the validations of the tables that ship.
+    #: Absent in older files.
     predicted_low: float | None = None
     predicted_high: float | None = None
     measured: PositiveFloat

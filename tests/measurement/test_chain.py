@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from nni_latency.measurement import PerfClock, time_chain
+from nni_latency.measurement._timing import ProcessorClock
 from nni_latency.testing import FakeClock
 
 
@@ -59,9 +63,33 @@ def test_time_chain_lets_errors_through():
         time_chain([lambda _: 1 / 0], None, FakeClock())
 
 
-def test_perf_clock_never_runs_backwards():
-    clock = PerfClock()
+@pytest.mark.parametrize("clock", [PerfClock(), ProcessorClock()])
+def test_clocks_never_run_backwards(clock):
     intervals = clock.intervals([clock.mark() for _ in range(100)])
     assert len(intervals) == 99
     assert min(intervals) >= 0
     assert clock.resolution > 0
+
+
+def test_processor_clock_leaves_out_waiting_for_a_processor():
+    # Each mark: the time before reading how long the thread has waited, that, and the time after.
+    marks = [(0.0, 1.0, 0.5), (3.5, 2.0, 4.0), (5.0, 2.0, 5.5), (6.0, 9.0, 6.5)]
+    assert ProcessorClock().intervals(marks) == [2.0, 1.0, 0.0]
+
+
+def test_processor_clock_counts_sleep():
+    clock = ProcessorClock()
+    begin = clock.mark()
+    time.sleep(0.05)
+    assert clock.intervals([begin, clock.mark()])[0] > 0.04
+
+
+def test_processor_clock_works_in_every_thread():
+    clock, found = ProcessorClock(), []
+    threads = [threading.Thread(target=lambda: found.append(clock.mark())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(0 <= waited < end for _, waited, end in found)
+    assert len(found) == 3

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from nni_latency.errors import InvalidValueError, MeasurementError
 from nni_latency.measurement._bench import CandidateError
 from nni_latency.measurement._subject import Subject
-from nni_latency.measurement._timing import Clock, PerfClock, Stage
+from nni_latency.measurement._timing import Clock, ProcessorClock, Stage
 from nni_latency.measurement.runtimes._session import LocalRuntime, check_threads, choose_processors, computing
 from nni_latency.operators import Inputs
 from nni_latency.platforms import RUNTIME_FACT, resolve_device
@@ -69,7 +69,7 @@ class _TorchRuntime(LocalRuntime):
     @cached_property
     def clock(self) -> Clock:
         """The processor's clock, or events on a GPU."""
-        return CudaClock() if self._on_gpu else PerfClock()
+        return CudaClock() if self._on_gpu else ProcessorClock()
 
     @property
     def _on_gpu(self) -> bool:
