@@ -295,6 +295,10 @@ class PerfClock:
         return [after - before for before, after in itertools.pairwise(marks)]
 
 
+#: How often a mark is read until its readings are close to each other, and how close that is [s].
+_MOST_READINGS, _LONGEST_READING = 5, 2e-5
+
+
 class ProcessorClock:
     """The same without time in which the thread waited for a processor, where Linux says how long that was.
 
@@ -304,8 +308,15 @@ class ProcessorClock:
     resolution = PerfClock.resolution
 
     def mark(self) -> tuple[float, float, float]:
-        """Note this moment, how long the thread has waited so far, and the moment when that is read [s]."""
-        return time.perf_counter(), _time_waited(), time.perf_counter()
+        """Note this moment, how long the thread has waited so far, and the moment when that is read [s].
+
+        A thread that waits between the readings would have that taken from an interval which does not contain it.
+        """
+        for _ in range(_MOST_READINGS):
+            begin, waited, end = time.perf_counter(), _time_waited(), time.perf_counter()
+            if end - begin < _LONGEST_READING:
+                break
+        return begin, waited, end
 
     def intervals(self, marks: Sequence[tuple[float, float, float]]) -> list[float]:
         """Return the times between neighbouring marks [s], without waiting."""
