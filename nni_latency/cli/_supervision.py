@@ -28,8 +28,8 @@ _PIPE = "NNI_LATENCY_SUPERVISOR"
 #: The pipe to the process that watches, in the process that is watched.
 _to_supervisor: int | None = None
 
-#: What is run in a process of its own.
-_PROGRAM = [sys.executable, "-m", "nni_latency"]
+#: What is run in a process of its own. As in the command itself, files of the working directory hide no module.
+_PROGRAM = [sys.executable, "-P", "-m", "nni_latency"]
 
 #: Exit code of a command that was interrupted, as shells give it.
 INTERRUPTED = 130

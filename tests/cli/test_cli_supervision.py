@@ -61,6 +61,14 @@ def test_search_survives_a_space():
     _check(done, "crashed the process (SIGSEGV).")
 
 
+def test_files_of_the_working_directory_hide_no_module(tmp_path):
+    (tmp_path / "nni_latency").mkdir()
+    (tmp_path / "statistics.py").write_text("raise SystemExit('the wrong module')\n")
+    program = [sys.executable, "-P", "-m", "nni_latency"]
+    done = subprocess.run([*program, "predict", "none.onnx"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    _check(done, "none.onnx")
+
+
 @pytest.mark.slow
 def test_interrupt_is_130_with_a_sentence():
     done = _run("predict", "Interrupts")
