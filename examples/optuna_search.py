@@ -90,7 +90,8 @@ def show(study: optuna.Study, estimator: TableEstimator) -> None:
         for trial in trials
     }
     # In turns with reference networks of the space, which tell how fast the machine is now.
-    checked = validate(estimator, plan, measure_networks(plan, selections, TorchEager(), Protocol(time_budget=10)))
+    measured = measure_networks(plan, selections, TorchEager(), Protocol(time_budget=10), store="memory")
+    checked = validate(estimator, plan, measured)
     change = f"{abs(1 / checked.speed - 1):.1%} {'slower' if checked.speed < 1 else 'faster'}"
     print(f"The machine is {change} than when the table was built.")
     print("Measured latencies are at the speed of the table.")

@@ -55,7 +55,9 @@ class BatchedNetworks(Schedule):
     protocol : Protocol
         Measurement protocol; its budget ends the campaign.
     anchors : sequence of Subject
-        Networks in every batch. weights : mapping of str to int Number of weights by key of the network.
+        Networks in every batch.
+    weights : mapping of str to int
+        Number of weights by key of the network.
     calls : bool, default=False
         Whether to time the parts of every network in some visits.
     """

@@ -57,6 +57,11 @@ class AdbConnection(Connection):
         self.description = f"adb:{address}" if address else "adb"
         self._adb = ["adb", *(["-s", address] if address else [])]
 
+    @property
+    def python_advice(self) -> str:
+        """What a user can do without Python: Android has none."""
+        return "Measure with a benchmark binary, such as benchncnn"
+
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program on the device, without a terminal, so that its input and output are binary."""
         remote = shlex.join(["sh", "-c", _RUN, "sh", *command])

@@ -200,7 +200,7 @@ def check_device(connection: Connection, patience: float = PATIENCE) -> DeviceCh
 def _python_remark(connection: Connection, code: int, reason: str) -> Remark:
     python = connection.python
     if code in _ABSENT and isinstance(connection, AdbConnection):
-        return Remark(f"There is no Python {python!r}.", "Measure with a benchmark binary, such as benchncnn.")
+        return Remark(f"There is no Python {python!r}.", f"{connection.python_advice}.")
     if code in _ABSENT:
         return Remark(f"There is no Python {python!r}.", f"{connection.python_advice}, {_BINARIES}.")
     if reason.startswith("this is Python"):

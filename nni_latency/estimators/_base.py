@@ -150,9 +150,7 @@ class LayerEstimator(Estimator):
         **Estimator._attributes,
         "by": (f"one of {', '.join(get_args(By))}", lambda value: value in get_args(By)),
         "calibration": ("a number above 0", lambda value: is_number(value, least=0) and value > 0),
-        **dict.fromkeys(
-            ("constant", "network_error"), ("a number of 0 or more", lambda value: is_number(value, least=0))
-        ),
+        **dict.fromkeys(("constant", "network_error"), _NOT_NEGATIVE),
     }
 
     #: Granularity of operators; see `nni_latency.operators.trace`.

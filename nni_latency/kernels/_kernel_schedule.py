@@ -215,7 +215,7 @@ class KernelSchedule(Schedule):
 
     def planned(self) -> Iterator[list[Chain]]:
         """Yield the kernels of this iteration, in batches that return until they have all visits."""
-        visits = self._most if self.protocol.half_width else self._fewest
+        visits = self._most + self._fewest * self.iteration
         for _ in range(-(-visits // self._most_at_once)):
             left = self._wanting()
             while left:

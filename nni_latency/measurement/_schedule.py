@@ -290,7 +290,10 @@ class NetworkSchedule(Schedule):
     def planned(self) -> list[list[Chain]]:
         """Return the networks of all sessions; where they are divided among these, as if there was one."""
         able = [chain for key, chain in self.networks.items() if key not in self.failures]
-        return [able] * (1 if self._divided else self.processes - self.process)
+        later = self.processes - self.process - 1
+        if not self._divided:
+            return [able] * (1 + later)
+        return [able, *[[self.networks[key] for key in self._always if key not in self.failures]] * later]
 
     def next_round(self) -> list[Chain]:
         """Return the networks of this session in a new order; none once all are known or its budget is spent."""

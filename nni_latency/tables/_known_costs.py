@@ -207,7 +207,7 @@ def _networks_of(campaign: StoredCampaign, protocol: Protocol) -> _Networks:
         found.references.extend(samples.references)
         for key in samples.measured:
             found.wholes.append((subjects[key]["digest"], _over(samples.whole(key), unit)))
-            for place in samples.corrected_places(key):
+            for place in samples.places(key):
                 network = f"{campaign.identifier}/{key}"
                 found.places.append(replace(place, network=network, value=place.value / unit))
     return found

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import threadpoolctl
 from numpy.typing import NDArray
 
 from nni_latency.combinations import SUM
@@ -304,9 +303,8 @@ def _ridge(shares: Floats, excess: Floats) -> tuple[Floats, Floats]:
     """Regress the excess of networks on shares; return the coefficients, and the residual of each network left out."""
     from sklearn.linear_model import BayesianRidge
 
-    with threadpoolctl.threadpool_limits(1):
-        ridge = BayesianRidge(fit_intercept=False).fit(shares, excess)
-    leverage = ridge.alpha_ * np.einsum("ij,jk,ik->i", shares, ridge.sigma_, shares)
+    ridge = BayesianRidge(fit_intercept=False).fit(shares, excess)
+    leverage = ridge.alpha_ * ((shares @ ridge.sigma_) * shares).sum(axis=1)
     return ridge.coef_, (excess - shares @ ridge.coef_) / np.maximum(1 - leverage, _LEAST_FREEDOM)
 
 

@@ -82,6 +82,8 @@ class BatchSchedule(Schedule):
         self._reference = plan.indices_of(plan.reference)
         self._rounds: dict[int, list[Sequence[Record]]] = {}
         self._batch: list[Network] = []
+        # Networks that are planned beyond the batch.
+        self._left = 0
 
     @property
     def end(self) -> float:
@@ -100,13 +102,19 @@ class BatchSchedule(Schedule):
             self.process = batch
             if self.share >= 1:
                 return
-            self.iteration = min(1, len(self._rounds))
-            self._batch = [*self._draw(batch)[: self._affordable()], self._reference]
+            affordable = self._affordable()
+            drawn = self._draw(batch)[:affordable]
+            if not self._rounds:
+                self._left = affordable
+            elif len(self._rounds) == 1 or len(drawn) > self._left:
+                self.iteration, self._left = self.iteration + 1, affordable
+            self._left -= len(drawn)
+            self._batch = [*drawn, self._reference]
             yield batch
 
     def planned(self) -> Iterator[list[Chain]]:
         """Yield the networks of all batches that the budget allows; until one was measured, those of the first."""
-        left = self._affordable()
+        left = self._left + len(self._batch) - 1
         most = self.protocol.rounds - len(self._rounds) if self._rounds else 1
         for batch in range(self.process, self.process + most):
             networks = self._draw(batch)[:left]

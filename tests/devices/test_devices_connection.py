@@ -190,7 +190,7 @@ def test_program_ends_whose_connection_is_lost_before_it_begins(tmp_path, data):
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda _: Gone(sys.executable).run(["cat", str(waiting)], data=data), range(16))
         assert {done.code for done in found} == {143}
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(waiting) in _text(path)]
+    _wait_until(lambda: not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(waiting) in _text(path)])
 
 
 @pytest.mark.parametrize("shell", ["bash", "busybox", "mksh"])

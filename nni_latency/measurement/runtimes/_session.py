@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.measurement._timing import Clock, ProcessorClock
+from nni_latency.measurement._timing import Clock, PerfClock
 from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.operators import Inputs
 from nni_latency.platforms import Conditions, Platform, read_conditions, torch_threads
@@ -51,7 +51,7 @@ class LocalRuntime(Runtime):
     @cached_property
     def clock(self) -> Clock:
         """The processor's clock: a run is over when the call returns."""
-        return ProcessorClock()
+        return PerfClock()
 
     def inputs(self, like: Sequence[int] | Inputs) -> Any:
         """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""

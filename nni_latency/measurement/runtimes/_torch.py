@@ -306,7 +306,7 @@ def _fill(item: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
 def time_calls(stage: Stage, value: Any, clock: Clock) -> list[float]:
     """Run a network and time its calls of torch functions.
 
-    A mark costs about a microsecond, so the sum is a little more than an unmarked run takes.
+    A mark costs one to three microseconds, so the sum is a little more than an unmarked run takes.
 
     Returns
     -------
