@@ -617,8 +617,8 @@ def test_connection_that_is_cut_at_random_moments_loses_and_leaves_nothing(devic
     moments, stop = random.Random(0), threading.Event()
 
     def cut():
-        for _ in range(20):
-            time.sleep(moments.uniform(0.1, 2.0))
+        for _ in range(50):
+            time.sleep(moments.uniform(0.1, 1.0))
             server.cut()
         stop.set()
 
