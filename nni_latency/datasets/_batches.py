@@ -46,7 +46,7 @@ class BatchedNetworks(Schedule):
 
     A few anchor networks are part of every batch and measure the speed of the machine. Small networks are run more
     often than large ones, and none more often than its precision requires. A campaign also holds earlier measurements
-    of the same platform, which count for the requested networks.
+    of the same platform, which count for the requested networks; rounds of others alone spend nothing of the budget.
 
     Parameters
     ----------
@@ -81,6 +81,9 @@ class BatchedNetworks(Schedule):
         self.calls = calls
         self.networks = {subject.key: subject for subject in (*networks, *anchors)}
         self.anchors = [subject.key for subject in anchors]
+        requested = {subject.key for subject in networks}
+        # Anchors are in the rounds of every data set.
+        self._own = requested.difference(self.anchors) or requested
         # Deterministic, so that a resumed campaign continues in the interrupted batch.
         self._batches = _divided(list(self.networks), weights, sum(weights[key] for key in self.anchors))
         #: Visits of each network in order, including networks that were not requested.
@@ -146,14 +149,17 @@ class BatchedNetworks(Schedule):
 
     def observe(self, records: Sequence[Record]) -> None:
         """Add the records of one round."""
+        keys = dict.fromkeys(key for record in records for key in record.subjects)
+        rounds, spent = self.rounds, self.spent
         super().observe(records)
+        if self._own.isdisjoint(keys):
+            self.rounds, self.spent = rounds, spent
         for record in records:
             (key,) = record.subjects
             self.visits.setdefault(key, []).append(record)
             self._durations[key] += record.duration
             self._divided[key] += bool(record.parts)
-        together = {key: self.visits[key] for record in records for key in record.subjects}
-        self._widths |= widths_of(together, self.protocol)
+        self._widths |= widths_of({key: self.visits[key] for key in keys}, self.protocol)
 
     def fail(self, failure: Failure) -> None:
         """Exclude a network; its measurements are discarded."""

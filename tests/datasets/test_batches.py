@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from torch import nn
@@ -119,3 +120,15 @@ def test_budget_ends_it():
     schedule, records = _measure(_NETWORKS, protocol=short)
     assert schedule.is_spent
     assert len(records) < 3 * len(_NETWORKS)
+
+
+def test_other_networks_of_a_campaign_spend_nothing_of_the_budget():
+    store, short = MemoryStore(), replace(_PROTOCOL, time_budget=30.0)
+    others, _ = _measure(_NETWORKS[2:4], protocol=short, store=store)
+    assert others.is_spent
+    _, records = _measure(_NETWORKS[4:], protocol=short, store=store)
+    assert {item.key for item in _NETWORKS[4:]} & {record.subjects[0] for record in records}
+    again, _ = _measure(_NETWORKS[2:4], protocol=short, store=store)
+    assert again.is_spent
+    assert again.rounds == others.rounds
+    assert again.spent == others.spent
