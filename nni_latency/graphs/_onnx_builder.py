@@ -160,14 +160,19 @@ class OnnxBuilder:
         return self("Unsqueeze", data, self.whole(*axes))
 
     def model(self, *outputs: str) -> Any:
-        """Return the network as an ``onnx.ModelProto``."""
+        """Return the network as an ``onnx.ModelProto``, without nodes that no output needs: some runtimes run them."""
         helper = self._onnx.helper
-        used = {name for node in self._nodes for name in node.input}
+        used, nodes = set(outputs), []
+        for node in reversed(self._nodes):
+            if not used.isdisjoint(node.output):
+                nodes.append(node)
+                used.update(node.input)
+        nodes.reverse()
         weights = [value for name, value in self._values.items() if name in used]
         results = [helper.make_value_info(name, self._types[name]) for name in outputs]
-        graph = helper.make_graph(self._nodes, "blocks", self._inputs, results, weights)
+        graph = helper.make_graph(nodes, "blocks", self._inputs, results, weights)
         opsets = [helper.make_opsetid("", self.opset)]
-        if any(node.domain for node in self._nodes):
+        if any(node.domain for node in nodes):
             opsets.append(helper.make_opsetid(RUNTIME, 1))
         version = _IR_VERSION if self.opset < _NEWER_OPSET else _NEWER_IR_VERSION
         return helper.make_model(graph, opset_imports=opsets, ir_version=version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from nni_latency.operators._onnx_model import (
     details_of,
     dtype_name,
     leave_out_weights,
+    name_of,
     open_onnx,
     ordered,
     shape_in_file,
@@ -75,7 +76,15 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         walk = Walk(onnx, model, lambda node: (describe_node(node), details_of(onnx, node.attributes)), str(path))
         inputs, outputs = walk.run(model.graph, nodes)
         returned, taken = (tuple(tensor.shape for tensor in some) for some in (outputs, inputs))
-        return Graph(tuple(walk.operators), len(nodes), returned, taken, walk.remarks)
+        remarks = (*walk.remarks, *_unused(model.graph, {place for place, _ in nodes}))
+        return Graph(tuple(walk.operators), len(nodes), returned, taken, remarks)
+
+
+def _unused(graph: Any, needed: Container[int]) -> Iterator[str]:
+    """Yield a remark on the nodes that no output needs, if any computes something."""
+    names = [name_of(node) for place, node in enumerate(graph.node) if place not in needed and node.input]
+    if names:
+        yield f"no output needs {listed(names)}: left out, although ONNX Runtime runs such nodes"
 
 
 def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Any:

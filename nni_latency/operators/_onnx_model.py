@@ -96,7 +96,7 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
 def ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
     """Return the nodes that the outputs of a graph need, in topological order; that of the file if it is one.
 
-    Runtimes remove the other nodes, which converters leave behind.
+    Converters leave the other nodes behind. OpenVINO removes them; ONNX Runtime runs them.
 
     Returns
     -------

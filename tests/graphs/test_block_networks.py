@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from pathlib import Path
@@ -32,6 +33,12 @@ def test_networks_are_valid_and_a_seed_decides(name: str, models: dict[str, list
         onnx.checker.check_model(model)
     assert FAMILIES[name].onnx(3).SerializeToString() == models[name][3].SerializeToString()
     assert len({model.SerializeToString() for model in models[name]}) == len(SEEDS)
+
+
+def test_outputs_need_every_node(models: dict[str, list[onnx.ModelProto]]) -> None:
+    for model in itertools.chain.from_iterable(models.values()):
+        taken = {name for node in model.graph.node for name in node.input} | {item.name for item in model.graph.output}
+        assert all(taken.intersection(node.output) for node in model.graph.node)
 
 
 def test_they_have_the_kinds_of_operators_of_real_networks(models: dict[str, list[onnx.ModelProto]]) -> None:
