@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +81,7 @@ class Unmeasured:
             If a fact of one of them is not a positive number.
         """
         check_facts([platform, *known])
+        platform, *known = _with_facts_of_devices([platform, *known])
         given = [name for name in FACTS if platform.facts.get(name)]
         idle = tuple(name for name in given if not any(name in other.facts for other in known))
         used = _comparable(platform, known, [name for name in given if name not in idle])
@@ -93,6 +96,21 @@ class Unmeasured:
         scaled = (terms * self.factors).sum(2)
         found: Array = np.exp(np.log(scaled) @ self.weights)
         return found
+
+
+def _with_facts_of_devices(platforms: Sequence[Platform]) -> list[Platform]:
+    """Return platforms with the facts of their device, which were measured for each on another day: the medians.
+
+    Facts that differed between platforms of one device would make some of them more similar to a new device than
+    others, and weights large and of both signs.
+    """
+    facts: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for item in platforms:
+        for name in FACTS:
+            if item.facts.get(name):
+                facts[item.device, item.threads][name].append(float(item.facts[name]))
+    medians = {key: {name: median(values) for name, values in found.items()} for key, found in facts.items()}
+    return [replace(item, facts={**item.facts, **medians.get((item.device, item.threads), {})}) for item in platforms]
 
 
 def _comparable(platform: Platform, known: Sequence[Platform], facts: Sequence[str]) -> list[int]:

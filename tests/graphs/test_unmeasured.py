@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,6 +57,20 @@ def test_facts_scale_a_device_that_is_known_by_them_alone():
     computed = TERMS.index("flops")
     assert guess.factors[:4, computed] == pytest.approx(4.0)
     assert Unmeasured.of(new, [*known, Platform("phone", "torch")]).factors[:, computed] == pytest.approx(1.0)
+
+
+def test_days_on_which_a_device_was_measured_do_not_make_its_platforms_differ():
+    def facts(speed, cache=1e7):
+        return {"peak_flops": speed * 1e11, "memory_bandwidth": speed * 2e10, "cache": cache}
+
+    days = zip(itertools.product(RUNTIMES, ("fp32", "int8")), (1.0, 0.9, 1.1, 0.85, 1.0, 1.05, 0.95, 1.0), strict=True)
+    known = [Platform("server", *how, facts=facts(speed)) for how, speed in days]
+    known += [Platform("laptop", name, facts=facts(1.2, 4e7)) for name in RUNTIMES]
+    guess = Unmeasured.of(Platform("board", "ncnn", facts=facts(1.15)), known)
+    assert known[guess.nearest].id == "server.ncnn.fp32.t1"
+    assert np.abs(guess.weights).sum() < 2
+    steady = [replace(item, facts=facts(1.0) if item.device == "server" else item.facts) for item in known]
+    assert guess.weights == pytest.approx(Unmeasured.of(Platform("board", "ncnn", facts=facts(1.15)), steady).weights)
 
 
 def test_precision_and_threads_scale_what_facts_do_not():
