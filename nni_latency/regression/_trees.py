@@ -175,7 +175,7 @@ class Trees:
         names = ("feature", "threshold", "left", "right")
         nodes = {name: np.concatenate([getattr(tree, name) for tree in self.trees]) for name in names}
         starts = np.cumsum([0, *(len(tree.feature) for tree in self.trees[:-1])])
-        small = {name: nodes[name].astype(np.int32) for name in ("feature", "left", "right")}
+        small = {name: nodes[name].astype(_smallest(nodes[name])) for name in ("feature", "left", "right")}
         return {**small, "threshold": nodes["threshold"], "starts": starts, "sum": np.array([self.offset, self.scale])}
 
     @classmethod
@@ -198,6 +198,12 @@ class Trees:
         if not (trees and all(math.isfinite(value) for value in (offset, scale, *columns["threshold"]))):
             raise ValueError("there is no tree, or a number is not finite.")
         return cls(trees, offset, scale)
+
+
+def _smallest(numbers: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
+    """Return the smallest type of whole numbers that holds these."""
+    kinds = (np.int8, np.int16, np.int32)
+    return next(kind for kind in kinds if numbers.max(initial=0) <= np.iinfo(kind).max)
 
 
 @dataclass(frozen=True)
