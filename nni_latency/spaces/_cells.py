@@ -100,8 +100,9 @@ class CellRunner:
         """
         label = f"{cell.label}/predecessors"
         if label not in walker.choices.values:
-            places = range(cell.num_predecessors)
-            sets = [found for size in places for found in itertools.combinations(places, size + 1)]
+            places = frozenset(range(cell.num_predecessors))
+            sizes = range(1, len(places) + 1)
+            sets = [frozenset(found) for size in sizes for found in itertools.combinations(sorted(places), size)]
             before: list[str] = []
             for start in range(0, cell.num_nodes, 2):
                 made = label if start + 2 >= cell.num_nodes else f"{label}{start}"
@@ -172,10 +173,9 @@ class CellRunner:
         return label
 
 
-def list_taken(labels: Sequence[str], places: Sequence[int], sample: Mapping[str, Any]) -> tuple[tuple[int, ...]]:
+def list_taken(labels: Sequence[str], places: frozenset[int], sample: Mapping[str, Any]) -> tuple[frozenset[int]]:
     """List the places that some label names."""
-    taken = {chosen for label in labels for chosen in sample[label]}
-    return (tuple(place for place in places if place in taken),)
+    return (places.intersection(itertools.chain.from_iterable([sample[label] for label in labels])),)
 
 
 def count_loose_ends(labels: Sequence[str], nodes: Sequence[int], sample: Mapping[str, Any]) -> tuple[int]:

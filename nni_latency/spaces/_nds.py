@@ -100,5 +100,5 @@ def _used_parts(walker: Walker, cells: CellRunner, network: Any) -> dict[nn.Modu
     return used
 
 
-def _contains(place: int, places: tuple[int, ...]) -> bool:
+def _contains(place: int, places: frozenset[int]) -> bool:
     return place in places

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
 from nni_latency.estimators import TableEstimator
 from nni_latency.nas import LatencyProfiler, expected_cost
+from nni_latency.operators import trace
 from nni_latency.platforms import Platform
 from nni_latency.spaces import draw_samples, hub_space, network_of, operators_of_space, reference_of
 from nni_latency.tables import Entry, LookupTable
@@ -69,6 +72,14 @@ def test_profile_counts_what_the_platform_executes(name, arguments):
         saved.append(costs[0] - costs[1])
     assert saved[0] >= -1e-12
     assert min(saved[1:]) > 1e-4
+
+
+def test_functions_on_which_no_output_depends_are_left_out():
+    space, inputs = hub_space("darts", width=4, num_cells=3, dataset="imagenet"), torch.zeros(1, 3, 32, 32)
+    found = operators_of_space(space, inputs, "graph", runs_unused=False)
+    for sample in _samples(space):
+        graph = trace(network_of(space, sample)(), inputs, "graph").without_unused()
+        assert found.operators_of(sample) == Counter(item.op for item in graph.operators)
 
 
 @pytest.mark.parametrize("name", ["darts", "pnas"])
