@@ -51,11 +51,11 @@ def _estimate(estimator, space, sample, inputs):
     ("name", "arguments"),
     [
         ("darts", {"width": 4, "num_cells": (3, 4), "dataset": "cifar"}),
-        ("darts", {"width": 4, "num_cells": 3, "dataset": "imagenet"}),
-        ("enas", {"width": 4, "num_cells": 5, "dataset": "cifar"}),
+        ("darts", {"width": (4, 8), "num_cells": 3, "dataset": "imagenet"}),
+        ("enas", {"width": 4, "num_cells": 4, "dataset": "cifar"}),
         ("nasnet", {"width": 4, "num_cells": 3, "dataset": "cifar"}),
         ("amoebanet", {"width": 4, "num_cells": 3, "dataset": "imagenet"}),
-        ("pnas", {"width": (4, 8), "num_cells": 3, "dataset": "cifar"}),
+        ("pnas", {"width": 4, "num_cells": 3, "dataset": "cifar"}),
     ],
 )
 def test_profile_counts_what_the_platform_executes(name, arguments):
