@@ -226,10 +226,11 @@ class LayerEstimator(Estimator):
             graph = operators.read_onnx(model, batch_size, example_inputs)
         else:
             graph = operators.trace(model, example_inputs, self.by)
-        return graph if self._runs_unused else graph.without_unused()
+        return graph if self.runs_unused else graph.without_unused()
 
     @property
-    def _runs_unused(self) -> bool:
+    def runs_unused(self) -> bool:
+        """Whether operators that no output depends on count: where the platform executes them."""
         return self.platform.runs_unused
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:

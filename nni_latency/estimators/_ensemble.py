@@ -16,7 +16,7 @@ from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryErr
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._breakdown import estimate_selection
 from nni_latency.estimators._table import TableEstimator
-from nni_latency.operators import Graph, OpSpec, TracedOperator
+from nni_latency.operators import OpSpec, TracedOperator
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency, weighed_pairs
 from nni_latency.units import combination_of, number_of
@@ -189,9 +189,10 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         answers = [_ask(member.estimate_choice, layer, choice, op) for member in self.members]
         return self._mean(answers, f"{layer}:{choice}")
 
-    def executed(self, model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
-        """Return the operators of a network that the first member counts."""
-        return self.members[0].executed(model, example_inputs, batch_size)
+    @property
+    def runs_unused(self) -> bool:
+        """Whether operators that no output depends on count: where they do for the first member."""
+        return self.members[0].runs_unused
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if a member is tied to another space than the plan."""

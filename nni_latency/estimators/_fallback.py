@@ -13,7 +13,7 @@ import numpy as np
 from nni_latency.errors import InvalidValueError, LatencyError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._table import TableEstimator
-from nni_latency.operators import Graph, OpSpec
+from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LayerPair, LookupTable, MeasurePlan
 from nni_latency.units import combination_of
@@ -164,9 +164,10 @@ class FallbackEstimator(LayerEstimator):
                 return found
         return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
 
-    def executed(self, model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
-        """Return the operators of a network that the table counts."""
-        return self.first.executed(model, example_inputs, batch_size)
+    @property
+    def runs_unused(self) -> bool:
+        """Whether operators that no output depends on count: where they do in the table."""
+        return self.first.runs_unused
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if either is tied to another space than the plan."""

@@ -107,7 +107,7 @@ class KernelEstimator(LayerEstimator):
     def estimate(self, model: Any, example_inputs: Any = None) -> Estimate:
         """Divide a network, its `nni_latency.operators.Graph` or an ONNX file into kernels, and sum their costs."""
         if isinstance(model, Graph):
-            graph = model if self._runs_unused else model.without_unused()
+            graph = model if self.runs_unused else model.without_unused()
             return self.total(self._estimate_traced(graph.operators))
         return super().estimate(model, example_inputs)
 

@@ -184,8 +184,9 @@ class TableEstimator(LayerEstimator):
         return self.total([Estimate(entries, entries, entries)]).value
 
     @property
-    def _runs_unused(self) -> bool:
-        return super()._runs_unused or bool(self.table.layers)
+    def runs_unused(self) -> bool:
+        """Whether operators that no output depends on count: where the platform executes them, and all of a layer."""
+        return super().runs_unused or bool(self.table.layers)
 
     def estimate_sample(self, sample: Mapping[str, Any] | Sequence[int]) -> Estimate:
         """Estimate a network of the space by its choices.

@@ -16,7 +16,6 @@ from torch import nn
 from nni_latency.estimators import Derived
 from nni_latency.operators import OpSpec
 from nni_latency.spaces._nni import (
-    NDS,
     Cell,
     CellBuilder,
     ChosenInputs,
@@ -26,7 +25,7 @@ from nni_latency.spaces._nni import (
     create_cell_op_candidates,
     preprocess_cell_inputs,
 )
-from nni_latency.spaces._symbolic import SymbolicTensor, TensorSpec, user_code
+from nni_latency.spaces._symbolic import SymbolicTensor, TensorSpec, Varying, user_code
 from nni_latency.spaces._walker import Handler, Walker
 
 
@@ -77,7 +76,7 @@ class CellRunner:
     Attributes
     ----------
     derived : list of Derived
-        For every kind of cell that joins its loose ends: how many there are.
+        For every kind of cell: how many loose ends it joins, and which predecessors it takes, where that is asked for.
     """
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
@@ -93,6 +92,25 @@ class CellRunner:
             current = [self._slot(walker, cell, node, slot, states) for slot in range(cell.num_ops_per_node)]
             states.append(torch.sum(torch.stack(current), 0))
         return cell.postprocessor(self._join(walker, cell, states), given)
+
+    def predecessors(self, walker: Walker, cell: Any) -> Varying:
+        """Return which predecessors the nodes of a cell take: one or more.
+
+        This is derived two nodes at a time, since all inputs of a cell have too many combinations for an expected cost.
+        """
+        label = f"{cell.label}/predecessors"
+        if label not in walker.choices.values:
+            places = frozenset(range(cell.num_predecessors))
+            sizes = range(1, len(places) + 1)
+            sets = [frozenset(found) for size in sizes for found in itertools.combinations(sorted(places), size)]
+            before: list[str] = []
+            for start in range(0, cell.num_nodes, 2):
+                made = label if start + 2 >= cell.num_nodes else f"{label}{start}"
+                labels = [*before, *(source.label for node in cell.inputs[start : start + 2] for source in node)]
+                walker.choices.add(made, sets)
+                self.derived.append(Derived((made,), tuple(labels), functools.partial(list_taken, labels, places)))
+                before = [made]
+        return walker.choices.label(label)
 
     def _slot(self, walker: Walker, cell: Any, node: int, slot: int, states: list[Any]) -> Any:
         """Run one operator of a node on every input that it may have."""
@@ -155,6 +173,11 @@ class CellRunner:
         return label
 
 
+def list_taken(labels: Sequence[str], places: frozenset[int], sample: Mapping[str, Any]) -> tuple[frozenset[int]]:
+    """List the places that some label names."""
+    return (places.intersection(itertools.chain.from_iterable([sample[label] for label in labels])),)
+
+
 def count_loose_ends(labels: Sequence[str], nodes: Sequence[int], sample: Mapping[str, Any]) -> tuple[int]:
     """Count the nodes that no other takes as its input."""
     taken = {chosen for label in labels for chosen in sample[label]}
@@ -169,11 +192,6 @@ def handlers_of(cells: CellRunner) -> list[tuple[type, Handler]]:
         (Repeat, run_repeat),
         (Cell, cells.run),
     ]
-
-
-def is_elastic(space: Any) -> bool:
-    """Whether the layers of a space take as many channels as come: NNI makes such a space anew to freeze it."""
-    return isinstance(space, NDS) and space.merge_op == "loose_end"
 
 
 @dataclass(frozen=True)

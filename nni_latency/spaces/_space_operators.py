@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from nni_latency.combinations import Combination
 from nni_latency.estimators import CostTable, Derived, GroupedCost, LayerEstimator, sample_error
 from nni_latency.operators import By, Inputs, OpSpec, freeze_inputs
-from nni_latency.spaces._cells import CellRunner, handlers_of, is_elastic, run_nasbench101_cell
+from nni_latency.spaces._cells import CellRunner, handlers_of, run_nasbench101_cell
+from nni_latency.spaces._nds import is_elastic, run_nds
 from nni_latency.spaces._nni import NDS, NasBench101Cell
 from nni_latency.spaces._samples import list_choices
 from nni_latency.spaces._space_key import cached, space_key
@@ -28,7 +28,6 @@ from nni_latency.spaces._symbolic import (
     TooManyChoicesError,
     Varying,
     as_key,
-    calls_to,
 )
 from nni_latency.spaces._walker import Handler, Walker
 from nni_latency.units import combination_of
@@ -125,7 +124,9 @@ def _price(ops: Any, counted: Mapping[OpSpec, float], combination: Combination) 
     return math.nan if isinstance(ops, Invalid) else combination.total(counted[op] for op in ops)
 
 
-def operators_of_space(space: Any, example_inputs: Any, by: By = "module", *, fresh: bool = False) -> SpaceOperators:
+def operators_of_space(
+    space: Any, example_inputs: Any, by: By = "module", *, runs_unused: bool = True, fresh: bool = False
+) -> SpaceOperators:
     """Find the operators of all networks of a space in one symbolic forward pass.
 
     Nothing is computed: shapes are worked out on meta tensors, once for every distinct combination of choices that
@@ -140,6 +141,9 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module", *, fr
         What the forward pass takes.
     by : {"module", "graph"}, default="module"
         What counts as one operator, as for `nni_latency.operators.trace`.
+    runs_unused : bool, default=True
+        Whether operators that no output depends on count, as in eager torch. If not, as in compiled runtimes, they are
+        left out of the cells of NNI's hub; in other spaces they count.
     fresh : bool, default=False
         Walk the space even if the result of the same walk is in the user's cache.
 
@@ -151,15 +155,16 @@ def operators_of_space(space: Any, example_inputs: Any, by: By = "module", *, fr
         If the inputs do not fit.
     """
     inputs = freeze_inputs(example_inputs)
-    return cached("walk", space_key(space, inputs, by), lambda: _walk(space, inputs, by), fresh=fresh)
+    key = space_key(space, inputs, by, f"{runs_unused=}")
+    return cached("walk", key, lambda: _walk(space, inputs, by, runs_unused), fresh=fresh)
 
 
-def _walk(space: Any, inputs: Inputs, by: By) -> SpaceOperators:
+def _walk(space: Any, inputs: Inputs, by: By, runs_unused: bool) -> SpaceOperators:
     values, raw = list_choices(space)
     choices = Choices(values)
     cells = CellRunner(space.op_candidates if isinstance(space, NDS) else None)
     handlers: list[tuple[type, Handler]] = [
-        (NDS, _run_nds),
+        (NDS, functools.partial(run_nds, cells, runs_unused)),
         (NasBench101Cell, functools.partial(run_nasbench101_cell, cells.derived)),
         *handlers_of(cells),
     ]
@@ -169,30 +174,3 @@ def _walk(space: Any, inputs: Inputs, by: By) -> SpaceOperators:
     except (NotSymbolicError, ImpossibleError) as error:
         raise TooManyChoicesError(f"The networks of {type(space).__name__} cannot be followed: {error}") from error
     return SpaceOperators(choices.values, tuple(cells.derived), tuple(choices.joined(walker.records)))
-
-
-def _run_nds(walker: Walker, space: Any, inputs: Any) -> Any:
-    """Run one of NNI's cell-based spaces for every width and depth: it is rebuilt for each of them."""
-    # One candidate is enough, because the cells make the operators that they need themselves.
-    cheapest = [name for name in space.op_candidates if "pool" in name][:1] or space.op_candidates[:1]
-
-    def run(width: int, depth: int) -> Any:
-        with torch.device("meta"):
-            fixed = NDS(
-                *(cheapest, space.merge_op, space.num_nodes_per_cell, width, depth, space.dataset),
-                auxiliary_loss=space.auxiliary_loss,
-                drop_path_prob=space.drop_path_prob,
-            )
-        with calls_to(walker.run, fixed.eval()):
-            return fixed.forward(inputs)
-
-    def run_width(width: int) -> Any:
-        if isinstance(space.num_cells, int):
-            return run(width, space.num_cells)
-        depth = walker.expression(space.num_cells)
-        return walker.select(depth, {value: functools.partial(run, width, value) for value in depth.values})
-
-    if isinstance(space.width, int):
-        return run_width(space.width)
-    widths = walker.choices.label("width")
-    return walker.select(widths, {value: functools.partial(run_width, value) for value in widths.values})

@@ -189,6 +189,16 @@ class Walker:
         finally:
             self.records = outer
 
+    def where(self, condition: Varying, run: Callable[[], Any]) -> Any:
+        """Run something for all networks; its operators count where a condition holds, its result is the same."""
+        with self.aside() as records:
+            result = run()
+        nothing = Varying.constant(())
+        self.records.extend(
+            self.choices.switch(condition, {True: ops, False: nothing}) for ops in self.choices.joined(records)
+        )
+        return result
+
     def select(self, choice: Varying, cases: Mapping[Any, Callable[[], Any]]) -> Any:
         """Run all cases of a choice; the operators of each count where it is chosen, and so does its result."""
         results: dict[Any, Any] = {}
