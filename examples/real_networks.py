@@ -501,8 +501,8 @@ def draw_platform(axes: Axes, tested: Tested) -> None:
             draw_networks(axes, own, f"C{number}", origin)
     name_worst(axes, answered, ends)
     row = tested.rows[-1]
-    figures = f"{row.answered} of {row.run} answered, median error {row.median:.0%}, {row.inside:.0%} inside"
-    axes.set_title(f"{tested.title}: {figures}")
+    figures = f"median error {row.median:.0%}, {row.inside:.0%} inside their intervals".replace("%", " %")
+    axes.set_title(f"{tested.title}: {row.answered} of {row.run} answered, {figures}")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured [ms]", ylabel="predicted [ms]")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator())

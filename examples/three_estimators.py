@@ -200,11 +200,11 @@ def report(rows: list[tuple[Estimate, Estimate, Estimate, float]]) -> None:
         f"By module and by graph: at most {apart:.1%} apart, {meet} their own spread of {spread:.1%}. In this space "
         "every leaf module is one call, so both add up the same operators; they differ by chance alone, because each "
         "has measured for itself.",
-        f"Layers against the whole: {layered.mape:.1%} off in the mean, {layered.bias:+.1%} all in all, on networks "
+        f"Layers against the whole: {layered.mape:.1%} off on average, {layered.bias:+.1%} all in all, on networks "
         f"that were never measured; {inside} of {len(rows)} truths lie in the interval. The sum takes an operator to "
         "cost the same wherever it stands. In truth that depends on what the operator before has left in the cache, "
         "and on where a process has placed weights and activations.",
-        f"Alone: {alone.mape:.1%} off in the mean, {alone.bias:+.1%} all in all. {verdict(alone.bias)}",
+        f"Alone: {alone.mape:.1%} off on average, {alone.bias:+.1%} all in all. {verdict(alone.bias)}",
     ):
         print(textwrap.fill(text, 110), end="\n\n")
 

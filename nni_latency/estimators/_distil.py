@@ -52,7 +52,7 @@ class Distillation:
         off = self.scores
         return (
             f"a sum in place of whole networks, from {self.n_samples} of them; on others it is off by "
-            f"{format_percent(off.mape)} in the mean and {format_percent(off.worst)} at worst, "
+            f"{format_percent(off.mape)} on average and {format_percent(off.worst)} at worst, "
             f"{format_percent(off.within10)} are within 10 %, Spearman {off.spearman:.3f}"
         )
 

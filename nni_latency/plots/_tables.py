@@ -45,6 +45,9 @@ _SMALL_COST = "#DDDDDD"
 #: Height of a row [inch], and columns up to which the numbers of a heat map have room.
 _ROW, _NUMBERED = 0.185, 12
 
+#: The costliest candidate over the cheapest that is drawn against another table's; skips cost next to nothing.
+_REACH = 500.0
+
 #: Rows of families that a panel of one height has room for.
 _FAMILIES = 14
 
@@ -250,9 +253,10 @@ def draw_comparison(comparison: TableComparison, out: str | Path) -> Path:
     ratios = [ratio for row in comparison.ratios.values() for ratio in row.values()]
     title = f"{second} over {first}"
     if ratios:
+        low, high = np.quantile(ratios, [0.25, 0.75])
         title = (
-            f"{number_of(len(ratios), 'candidate')}: {comparison.ratio:.3g} times the {comparison.first.metric} in the "
-            f"median, from {min(ratios):.3g} to {max(ratios):.3g}\n{title}"
+            f"{number_of(len(ratios), 'candidate')}: the median ratio of {comparison.first.metric} is "
+            f"{comparison.ratio:.3g}, half of them are from {low:.3g} to {high:.3g}\n{title}"
         )
     height = 1.2 + _ROW * len(comparison.ratios)
     with picture(out, title, height=height + 3.2) as figure:
@@ -290,17 +294,20 @@ def _draw_ratios(axes: Any, comparison: TableComparison) -> None:
 
 def _draw_costs(axes: Any, comparison: TableComparison) -> None:
     factor, unit = METRICS[comparison.first.metric].shown
-    pairs = [pair for row in comparison.costs.values() for pair in row.values() if min(pair) > 0]
-    firsts, seconds = ([pair[side] * factor for pair in pairs] for side in (0, 1))
+    pairs = np.array([pair for row in comparison.costs.values() for pair in row.values() if min(pair) > 0])
+    pairs = pairs.reshape(-1, 2)
+    shown = (pairs * _REACH >= pairs.max(axis=0, initial=0.0)).all(axis=1)
+    firsts, seconds = (pairs[shown] * factor).T.tolist()
     axes.scatter(firsts, seconds, s=10, color=BLUE)
-    if pairs:
+    if firsts:
         ends = [min(firsts), max(firsts)]
         axes.plot(ends, [end * comparison.ratio for end in ends], color=DARK, linestyle="--", label="median ratio")
         axes.legend()
         logarithmic(axes)
     axes.set_xlabel(f"{comparison.first.platform.id} [{unit}]")
     axes.set_ylabel(f"{comparison.second.platform.id} [{unit}]")
-    axes.set_title(f"Every candidate; rank correlation (Spearman) {comparison.spearman:.3f}")
+    some = "" if shown.all() else f", without those below 1/{_REACH:.0f} of the costliest"
+    axes.set_title(f"Every candidate{some}; rank correlation (Spearman) {comparison.spearman:.3f}")
     plain(axes)
 
 
@@ -326,7 +333,7 @@ def draw_validation(validation: Validation, out: str | Path) -> Path:
     repeats = "" if halves is None else f" (repeatability {format_percent(halves.mape)})"
     title = (
         f"{number_of(len(validation.results), 'network')} never measured before: "
-        f"{format_percent(validation.scores.mape)} off in the mean{repeats}\n"
+        f"{format_percent(validation.scores.mape)} off on average{repeats}\n"
         f"{validation.metric} on {validation.platform.id}, predicted by {_short(validation.estimator)}"
     )
     with picture(out, title, height=6.6) as figure:

@@ -45,9 +45,15 @@ def test_title_of_a_table_says_what_it_holds(tmp_path):
     assert "latency of" in shown
 
 
-def test_title_of_a_comparison_says_the_median_ratio_and_the_ends(tmp_path):
+def test_title_of_a_comparison_says_the_median_ratio_and_its_quartiles(tmp_path):
     shown = _written(draw_comparison, compare_tables(_table(1e-3, 2e-3, 4e-3), _table(2e-3, 3e-3, 4e-3)), tmp_path)
-    assert "3 candidates: 1.5 times the latency in the median, from 1 to 2" in shown
+    assert "3 candidates: the median ratio of latency is 1.5, half of them are from 1.25 to 1.75" in shown
+    assert "Every candidate; rank" in shown
+
+
+def test_candidates_that_cost_next_to_nothing_are_left_out_of_the_costs_of_a_comparison(tmp_path):
+    shown = _written(draw_comparison, compare_tables(_table(1e-9, 2e-3, 4e-3), _table(2e-3, 3e-3, 4e-3)), tmp_path)
+    assert "Every candidate, without those below 1/500 of the costliest; rank" in shown
 
 
 @pytest.mark.parametrize("count", [12, 80])

@@ -67,7 +67,7 @@ def test_picture_of_a_validation_is_a_png_of_readable_size(png):
 def test_title_says_how_far_off_and_shows_no_repr(validation, tmp_path):
     shown = draw_validation(validation, tmp_path / "a.svg").read_text(encoding="utf-8")
     count, error = len(validation.results), format_percent(validation.scores.mape)
-    assert f"{count} networks never measured before: {error} off in the mean" in shown
+    assert f"{count} networks never measured before: {error} off on average" in shown
     assert "predicted by a table of fbnet" in shown
     assert "TableEstimator" not in shown
 
