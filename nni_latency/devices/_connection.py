@@ -76,6 +76,10 @@ exec mktemp -d "$folder/nni_latency.XXXXXX"
 """
 
 
+#: What a user can do on a device whose Python cannot measure.
+MEASURE_BY_BINARY = "measure with a benchmark binary, such as benchncnn"
+
+
 class DeviceError(MeasurementError):
     """Raised when a device cannot be reached, or cannot do what is asked of it; the message is one sentence."""
 
@@ -151,7 +155,8 @@ class Connection(PluggableContext, ABC):
     def python_advice(self) -> str:
         """What a user can do where there is no such Python; a sentence without its period."""
         is_usual = self.python == Connection.python
-        return "Install it by 'apt install python3 python3-venv'" if is_usual else "Correct 'python' of the device"
+        remedy = "Install it by 'apt install python3 python3-venv'" if is_usual else "Correct 'python' of the device"
+        return f"{remedy}, or {MEASURE_BY_BINARY}"
 
     @property
     def lost(self) -> str:
