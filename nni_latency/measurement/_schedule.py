@@ -96,6 +96,9 @@ class Schedule(ABC):
     #: How often new networks were planned.
     iteration: int = 0
 
+    #: What a round consists of, for messages.
+    what: str = "networks"
+
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
         self.protocol = protocol
         # A process that has less to measure takes longer to start than that is worth.
@@ -192,11 +195,6 @@ class Schedule(ABC):
             f"it made {number_of(found, 'call')} when it ran and {expected} when it was traced: its control flow "
             "depends on data"
         )
-
-    @property
-    def what(self) -> str:
-        """What a round consists of, for messages."""
-        return "networks"
 
 
 class NetworkSchedule(Schedule):
@@ -338,11 +336,22 @@ class NetworkSchedule(Schedule):
         return key in self._narrow
 
 
-def is_narrow(samples: Sequence[float], protocol: Protocol) -> bool:
-    """Say whether samples are enough, and their interval as narrow as the protocol asks for."""
+def is_narrow(samples: Sequence[float], protocol: Protocol, negligible: float = 0.0) -> bool:
+    """Return whether there are enough samples and their interval is as narrow as the protocol requires.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        Samples of one subject.
+    protocol : Protocol
+        Determines the statistic and the required half-width; with a half-width of 0, no interval is narrow enough.
+    negligible : float, default=0.0
+        Half-width that is narrow enough whatever the value, in the unit of the samples.
+    """
     if not protocol.half_width or len(samples) < fewest_samples(protocol.statistic, protocol.confidence):
         return False
-    return Measurement(tuple(samples), protocol).summary.spread <= protocol.half_width
+    summary = Measurement(tuple(samples), protocol).summary
+    return summary.spread <= max(protocol.half_width, negligible / summary.value)
 
 
 def balanced_round(

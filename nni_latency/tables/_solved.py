@@ -64,7 +64,6 @@ class BatchSchedule(Schedule):
 
     kind = "solved"
     counts_preparation = True
-    what = "networks"
 
     def __init__(
         self,
