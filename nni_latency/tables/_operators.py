@@ -19,9 +19,10 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import parse_op_keys
 from nni_latency.tables._entries import Entry, MeasuredNetwork
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_energy import energy_of_operators, powers_of
+from nni_latency.tables._operator_energy import energy_of_operators
 from nni_latency.tables._operator_samples import OperatorSamples, Place, between_places
 from nni_latency.tables._plan import OperatorPlan
+from nni_latency.tables._solving import powers_of
 from nni_latency.units import number_of
 
 Floats = NDArray[np.float64]
@@ -188,7 +189,7 @@ def operators_table(
     )
     if metric == "latency":
         return table
-    powers = powers_of(records)
+    powers = powers_of((record.subjects[0], record) for record in records)
     keys = [calls[network].modules.operators for network in measured]
     return energy_of_operators(table, keys, [powers[network] for network in measured if network in powers])
 
