@@ -15,7 +15,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number
 from nni_latency.operators import By, Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
-from nni_latency.tables import LayerPair, MeasurePlan, Residency
+from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency
 from nni_latency.units import METRICS, combination_of
 
 
@@ -180,7 +180,9 @@ class LayerEstimator(Estimator):
         Parameters
         ----------
         layer, choice : str
-            Names in the plan. op : OpSpec Operator of the candidate in the plan.
+            Names in the plan.
+        op : OpSpec
+            Operator of the candidate in the plan.
 
         Raises
         ------
@@ -196,6 +198,11 @@ class LayerEstimator(Estimator):
         An estimator with such costs is tied to a space, see `check_plan`.
         """
         return ()
+
+    @property
+    def base_table(self) -> LookupTable | None:
+        """Table with the layers of a space in which the estimator looks first; by default none."""
+        return None
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the estimator is tied to another space than the plan; most support any space."""
