@@ -216,6 +216,12 @@ def instance_of(kind: type[Any]) -> Check:
 #: A context manager.
 CONTEXT: Check = ("a context manager", lambda value: hasattr(value, "__enter__"))
 
+#: A name or a description.
+TEXT: Check = ("a text that is not empty", is_text)
+
+#: A cost, a time or a share.
+NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, least=0))
+
 #: A flag.
 FLAG: Check = ("True or False", lambda value: isinstance(value, bool))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from nni_latency.errors import InvalidValueError, MeasurementError, first_line
-from nni_latency.hook_checks import Check, Guard, PluggableContext, is_text
+from nni_latency.hook_checks import TEXT, Check, Guard, PluggableContext, is_text
 from nni_latency.units import format_seconds
 
 #: Longest time for a short program on a device, such as one that removes a folder [s].
@@ -137,11 +137,7 @@ class Connection(PluggableContext, ABC):
         "start": Guard(("a subprocess.Popen with pipes", lambda answer: isinstance(answer, subprocess.Popen))),
         "failure": Guard(("None or a sentence", lambda answer: answer is None or is_text(answer))),
     }
-    _attributes: ClassVar[Mapping[str, Check]] = {
-        "description": ("a text that is not empty", is_text),
-        "python": ("a text that is not empty", is_text),
-        "folder": ("a text that is not empty", is_text),
-    }
+    _attributes: ClassVar[Mapping[str, Check]] = dict.fromkeys(("description", "python", "folder"), TEXT)
 
     description: str
     reached_as: str = ""

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 from nni_latency.errors import MeasurementError
-from nni_latency.hook_checks import CONTEXT, COUNT, Check, Guard, Pluggable, is_number, is_text
+from nni_latency.hook_checks import CONTEXT, COUNT, NOT_NEGATIVE, TEXT, Check, Guard, Pluggable, is_number
 from nni_latency.units import METRICS, format_seconds
 
 
@@ -41,9 +41,6 @@ class CoarseMeterError(MeasurementError):
         return found
 
 
-_NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, least=0))
-
-
 class Meter(Pluggable, ABC):
     """Reads what runs cost in its metric. Not thread-safe; it lives in the process that measures.
 
@@ -57,19 +54,19 @@ class Meter(Pluggable, ABC):
         "session": Guard(CONTEXT, opens=True),
         "start": Guard(),
         "stop": Guard(("a number", is_number)),
-        "idle": Guard(_NOT_NEGATIVE),
+        "idle": Guard(NOT_NEGATIVE),
         "observations": Guard(("a mapping", lambda answer: isinstance(answer, Mapping))),
         "runs": Guard(COUNT),
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
         "metric": (f"one of {', '.join(METRICS)}", lambda value: isinstance(value, str) and value in METRICS),
-        "description": ("a text that is not empty", is_text),
+        "description": TEXT,
         "assumption": ("a text", lambda value: isinstance(value, str)),
         "least_steps": COUNT,
     }
     #: Those that may be known in a session alone.
     _opened_attributes: ClassVar[Mapping[str, Check]] = dict.fromkeys(
-        ("resolution", "period", "settling"), _NOT_NEGATIVE
+        ("resolution", "period", "settling"), NOT_NEGATIVE
     )
 
     #: What it reads, such as ``energy``, in the metric's SI unit.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from nni_latency.errors import MeasurementError, RemoteError, UnknownNameError
-from nni_latency.hook_checks import CONTEXT, Check, Guard, PluggableContext, instance_of, is_text
+from nni_latency.hook_checks import CONTEXT, TEXT, Check, Guard, PluggableContext, instance_of
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -89,7 +89,7 @@ class Remote(PluggableContext, ABC):
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
         "advice": ("a text", lambda value: isinstance(value, str)),
-        "description": ("a text that is not empty", is_text),
+        "description": TEXT,
     }
 
     #: How it is called in messages, such as ``farm tcp://127.0.0.1:8786``.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from nni_latency.errors import MeasurementError
-from nni_latency.hook_checks import CONTEXT, COUNT, FLAG, Check, Guard, Pluggable, instance_of, is_number, is_text
+from nni_latency.hook_checks import CONTEXT, COUNT, FLAG, TEXT, Check, Guard, Pluggable, instance_of, is_number, is_text
 from nni_latency.measurement._isolation import Benches, Limits, LocalBenches
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Fallback
@@ -90,7 +90,7 @@ class Runtime(Pluggable, ABC):
         "conditions": Guard(instance_of(Conditions)),
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
-        "name": ("a text that is not empty", is_text),
+        "name": TEXT,
         "platform": ("a nni_latency.Platform", lambda value: isinstance(value, Platform)),
         "clock": (
             "a clock with 'resolution', 'mark' and 'intervals'",
