@@ -9,11 +9,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nni_latency.errors import LatencyError, MeasurementError, reason_of
-from nni_latency.measurement._exports import Exports
+from nni_latency.measurement._exports import Export
 from nni_latency.measurement._meter import CoarseMeterError, Meter, WindowLostError
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject, unpack_subject
@@ -143,8 +144,8 @@ class LocalBench(Bench):
         Time the calls of torch functions inside networks of one part, with `Runtime.time_calls`.
     meters : sequence of Meter, default=()
         What is read besides the clock.
-    exports : Exports, optional
-        Where networks that were exported are kept for other processes.
+    exports : Path, optional
+        Folder in which networks that were exported are kept for other processes.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class LocalBench(Bench):
         *,
         calls: bool = False,
         meters: Sequence[Meter] = (),
-        exports: Exports | None = None,
+        exports: Path | None = None,
     ) -> None:
         self.calls = calls
         self.exports = exports
@@ -196,7 +197,7 @@ class LocalBench(Bench):
     def admit_packed(self, packed: bytes) -> None:
         """Load a subject of which `pack_subject` made bytes; one that another process has exported is not built."""
         subject = unpack_subject(packed)
-        export = self.exports.of(packed) if self.exports else None
+        export = Export.of(self.exports, packed) if self.exports else None
         network = export.find() if export else None
         if network is not None:
             subject = replace(subject, build=lambda: network)
@@ -213,14 +214,12 @@ class LocalBench(Bench):
         return stage
 
     def _keep(self, subject: Subject, stage: Stage, inputs: Any) -> None:
-        """Keep a subject; those of one shape share their input, as those of one layer do in a network."""
-        self._inputs[subject.key] = self._shared(subject, inputs)
-        self._stages[subject.key] = stage
+        if type(subject.inputs) is tuple:
+            # Subjects of one shape share their input, as those of one layer do in a network.
+            inputs = self._inputs.setdefault(f"shape {subject.inputs}", inputs)
+        self._inputs[subject.key], self._stages[subject.key] = inputs, stage
         if subject.kind == "kernel":
             self._kernels.add(subject.key)
-
-    def _shared(self, subject: Subject, inputs: Any) -> Any:
-        return self._inputs.setdefault(f"shape {subject.inputs}", inputs) if type(subject.inputs) is tuple else inputs
 
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""

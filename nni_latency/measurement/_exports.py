@@ -20,25 +20,8 @@ _CHECKSUM, _LABELS, _JOINED = 4, 4, 1
 
 
 @dataclass(frozen=True)
-class Exports:
-    """Networks that were exported, by the bytes of the subjects that they are made of.
-
-    Parameters
-    ----------
-    folder : Path
-        Where they are; whoever made it removes it.
-    """
-
-    folder: Path
-
-    def of(self, packed: bytes) -> Export:
-        """Return where the network of a subject is kept, of which `pack_subject` made bytes."""
-        return Export(self.folder / hashlib.sha256(packed).hexdigest())
-
-
-@dataclass(frozen=True)
 class Export:
-    """Where the network of one subject is kept.
+    """The file of the exported network of one subject. Immutable.
 
     Parameters
     ----------
@@ -48,8 +31,13 @@ class Export:
 
     path: Path
 
+    @classmethod
+    def of(cls, folder: Path, packed: bytes) -> Export:
+        """Return the file of a subject that `pack_subject` packed, in the folder of a campaign."""
+        return cls(folder / hashlib.sha256(packed).hexdigest())
+
     def find(self) -> OnnxNetwork | None:
-        """Return the network; None if none was kept, or if the file is damaged."""
+        """Return the network; None if the file is absent or damaged."""
         import onnx
 
         from nni_latency.operators import OnnxNetwork
@@ -65,7 +53,7 @@ class Export:
         return OnnxNetwork(model, int.from_bytes(body[:_LABELS], "little"), is_joined=bool(body[_LABELS]))
 
     def keep(self, stage: Any) -> None:
-        """Keep the network if what was prepared of the subject was exported to ONNX and there is room."""
+        """Write the network of a prepared subject if it was exported to ONNX, and there is room."""
         from nni_latency.operators import OnnxNetwork
 
         network = getattr(stage, "network", None)

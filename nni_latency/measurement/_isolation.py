@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, WorkerDiedError
-from nni_latency.measurement._exports import Exports
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Chain, Subject, pack, pack_subject, unpack
@@ -115,14 +114,14 @@ class LocalBenches(Benches):
             return IsolatedBench(self.runtime, protocol, exports=self._exports(), **given)
         return LocalBench(self.runtime, protocol, calls=calls, meters=self.meters)
 
-    def _exports(self) -> Exports | None:
+    def _exports(self) -> Path | None:
         """Return where the processes keep what they export; those with limits write nothing that others read."""
         if not self.runtime.takes_onnx or self.limits is not None:
             return None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="nni_latency_exports_"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return Exports(self._folder)
+        return self._folder
 
 
 class IsolatedBench(Bench):
@@ -137,8 +136,8 @@ class IsolatedBench(Bench):
         As for `LocalBench`. The protocol's `timeout` is how long one command may take.
     limits : Limits, optional
         What the worker process may use.
-    exports : Exports, optional
-        Where the worker keeps networks that it exports for those after it.
+    exports : Path, optional
+        As for `LocalBench`.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class IsolatedBench(Bench):
         calls: bool = False,
         meters: Sequence[Meter] = (),
         limits: Limits | None = None,
-        exports: Exports | None = None,
+        exports: Path | None = None,
     ) -> None:
         made = partial(LocalBench, runtime, protocol, calls=calls, meters=tuple(meters), exports=exports)
         self._payload = pack((made, limits), "The runtime")
