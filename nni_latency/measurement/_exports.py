@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in ONNX that the worker processes of a campaign keep for each other, as exporting takes long."""
+"""Exported ONNX networks, which the worker processes of a campaign share because exporting is slow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nni_latency.operators import OnnxNetwork
 
-#: What the networks of a campaign may take on the disk [byte]; those beyond are exported in every process.
+#: Disk space for the networks of a campaign [byte]; further ones are exported in every process.
 _MOST = 2**30
 
-#: What stands before a network: its checksum, the number of its parts, and whether they are joined networks [byte].
+#: Header of a file [byte]: checksum, number of the network's parts, and whether these are joined networks.
 _CHECKSUM, _LABELS, _JOINED = 4, 4, 1
 
 
@@ -60,7 +60,7 @@ class Export:
         if not isinstance(network, OnnxNetwork) or not getattr(stage, "was_exported", False):
             return
         try:
-            # A damaged file of the same network gives its room back.
+            # Free the space of a damaged file of the same network.
             self.path.unlink(missing_ok=True)
             room = _MOST - sum(file.stat().st_size for file in self.path.parent.iterdir())
             if network.model.ByteSize() > room:
@@ -73,5 +73,5 @@ class Export:
                 file.writelines((checksum, head, body))
             part.replace(self.path)
         except (OSError, ValueError):
-            # A full disk, or more than protobuf can hold: then every process exports it.
+            # The disk is full, or the network is too large for protobuf: every process exports it.
             return
