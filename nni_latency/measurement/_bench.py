@@ -242,7 +242,7 @@ class LocalBench(Bench):
             if divide:
                 visit = self._divided(reference, chain[0], inputs, usual)
             else:
-                visit = self._visit(reference, chain, through, inputs, calls=calls)
+                visit = self._marked(reference, chain, through, inputs, calls=calls)
             fallbacks = dict.fromkeys(item for stage in chain for item in self.runtime.fallbacks(stage, inputs))
             return replace(visit, fallbacks=tuple(fallbacks))
 
@@ -270,7 +270,8 @@ class LocalBench(Bench):
             whole += self._time([stage], inputs)
         return self._metered(reference, parts, whole, stage, inputs)
 
-    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, calls: bool) -> Visit:
+    def _marked(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, calls: bool) -> Visit:
+        """Time the network alternately with marks between its parts or calls, and without."""
         parts: list[list[float]] = []
         whole, begin = list[float](), time.perf_counter()
         while len(whole) < self._runs and self._has_time(whole, begin):
@@ -288,6 +289,7 @@ class LocalBench(Bench):
     def _metered(
         self, reference: float, parts: list[list[float]], whole: list[float], stage: Stage, inputs: Any
     ) -> Visit:
+        """Read the meters, and return all measurements of a visit."""
         samples: dict[str, list[float]] = {"latency": whole}
         for meter in self.meters:
             samples |= self._read(meter, stage, inputs, whole[-1])
