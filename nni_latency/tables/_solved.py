@@ -203,7 +203,7 @@ class BatchSchedule(Schedule):
         return Subject(self._key(network), build, self.plan.input_shape, specification={"selection": selection})
 
 
-def solved_table(plan: MeasurePlan, measuring: Measuring, metric: str = "latency") -> LookupTable:
+def solved_table(plan: MeasurePlan, measuring: Measuring, metric: str) -> LookupTable:
     """Measure whole networks and solve for the entries of their candidates.
 
     The prior is the cost of the candidates in a runtime that supports layer timing, or is computed from their work.
