@@ -119,7 +119,7 @@ class Fitting:
         logarithms = np.full((self.settings.epochs, *latencies.shape), np.nan)
         for held, learned in zip(folds, self._learned(lessons), strict=True):
             logarithms[:, held] = np.log(learned.predictions)
-        epochs = _best_epoch(logarithms - np.log(latencies), data.family_of)
+        epochs = best_epoch(logarithms - np.log(latencies), data.family_of)
         errors, disagreement = np.full(latencies.shape, np.nan), np.zeros(latencies.shape)
         distances: dict[int, Array] = {}
         for held, lesson in zip(folds, lessons, strict=True):
@@ -161,7 +161,7 @@ class Fitting:
             yield learned
 
 
-def _best_epoch(errors: Array, families: Sequence[str]) -> int:
+def best_epoch(errors: Array, families: Sequence[str]) -> int:
     """Return the number of epochs with the least error, with equal weight for families and for platforms.
 
     Errors are averaged over networks, then over families, and their logarithms over platforms. A plain mean over all
@@ -329,7 +329,7 @@ class _Learning:
         self._examples = examples
         self._targets = list(map(Targets.of_network, examples.latencies, examples.parts))
         n_platforms = examples.latencies.shape[1]
-        self._weights = _weights(examples.latencies)
+        self._weights = platform_weights(examples.latencies)
         self.network = GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
         prepare(self.network, examples)
         self._average = copy.deepcopy(self.network).requires_grad_(False)
@@ -419,7 +419,7 @@ def kernels_off(costs: Tensor, runs: Tensor, targets: Targets) -> Tensor:
     return off
 
 
-def _weights(latencies: Array) -> Tensor:
+def platform_weights(latencies: Array) -> Tensor:
     """Return the weight of a latency by platform: platforms weigh equally, however many networks were measured."""
     counts = np.maximum((~np.isnan(latencies)).sum(axis=0), 1)
     return torch.tensor(counts.mean() / counts, dtype=torch.float32)
