@@ -115,6 +115,7 @@ class TransferCosts(LayerEstimator):
         ----------
         **fields
             Further fields of the table, such as `protocol` and `duration`.
+
         Raises
         ------
         InvalidValueError

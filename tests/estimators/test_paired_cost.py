@@ -200,10 +200,8 @@ def test_an_ensemble_of_tables_with_other_choices_of_a_layer_makes_no_table(esti
     other = TableEstimator(replace(table, pairs=(LayerPair((first, second), ((0, 1), (0,)), ((1e-5,), (0.0,))),)))
     ensemble = LayerEnsemble(members=[estimator, other])
     sizes = " and ".join(str(len(layer.candidates)) for layer in PLAN.layers[:2])
-    with pytest.raises(
-        InvalidValueError,
-        match=rf"pair {first} and {second} .* the same choices .* Got {sizes} choices; 2 and 1 choices\. Use tables of one",
-    ):
+    message = rf"pair {first} and {second} .* the same choices .* Got {sizes} choices; 2 and 1 choices\. Use tables"
+    with pytest.raises(InvalidValueError, match=message):
         estimate_table(ensemble, PLAN)
 
 
