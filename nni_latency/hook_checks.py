@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plugins make and answer is checked where it enters the package, and errors name the plugin."""
+"""Checks of objects and results of plugins where they enter the package; errors name the plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from nni_latency.errors import LatencyError, PluginError, reason_of
 
-#: What a value must be, and whether it is.
+#: Description of valid values, and a function that returns whether a value is valid.
 Check = tuple[str, Callable[[Any], bool]]
 
 _PACKAGE = __name__.partition(".")[0]
@@ -22,14 +22,14 @@ _PACKAGE = __name__.partition(".")[0]
 
 @contextlib.contextmanager
 def naming(origin: str, where: str) -> Iterator[None]:
-    """Turn whatever a plugin's code raises into a `PluginError` that names it; errors of this package pass.
+    """Convert any exception of a plugin's code to a `PluginError` that names it; errors of this package pass.
 
     Parameters
     ----------
     origin : str
-        What failed, such as ``estimator 'scaled' of the plugin 'mine'``.
+        Description of the object, such as ``estimator 'scaled' of the plugin 'mine'``.
     where : str
-        What was called.
+        Name of the function or attribute.
     """
     try:
         yield
@@ -40,12 +40,12 @@ def naming(origin: str, where: str) -> Iterator[None]:
 
 
 def check_answer(origin: str, where: str, answer: Any, check: Check | None) -> Any:
-    """Return what a plugin's code returned.
+    """Return the result of a plugin's code.
 
     Raises
     ------
     PluginError
-        If it is something else than was expected.
+        If it is invalid.
     """
     if check is not None and not check[1](answer):
         raise PluginError(f"The {origin} must return {check[0]} from {where!r}. Got {_described(answer)}.")
@@ -53,33 +53,33 @@ def check_answer(origin: str, where: str, answer: Any, check: Check | None) -> A
 
 
 def plugin_origin(kind: str, owner: str, name: str) -> str:
-    """Say what a plugin brought, as it stands in messages."""
+    """Describe an object of a plugin for messages."""
     return f"{kind} {name!r} of the plugin {owner!r}"
 
 
 def set_origin(made: Any, kind: str, owner: str, name: str) -> None:
-    """Remember whose an object is, for `origin_of`."""
+    """Store the origin of an object, for `origin_of`."""
     # Frozen dataclasses may implement an interface.
     object.__setattr__(made, "_origin", plugin_origin(kind, owner, name))
 
 
 def origin_of(made: Any, kind: str) -> str:
-    """Return what an object is and which plugin made it; without a plugin, its class."""
+    """Describe an object and the plugin that made it; without a plugin, its class."""
     return getattr(made, "_origin", "") or f"{kind} {type(made).__name__!r}"
 
 
 @dataclass(frozen=True)
 class PluginCall:
-    """A function of a plugin, whose answer is checked. Immutable; it can be sent to worker processes.
+    """A function of a plugin whose result is checked. Immutable; it can be sent to worker processes.
 
     Parameters
     ----------
     origin, where : str
         As for `naming`.
     function : callable
-        The plugin's own.
+        The function.
     check : (str, callable) or None
-        What its answer must be.
+        Check of its result.
     """
 
     origin: str
@@ -93,7 +93,7 @@ class PluginCall:
         Raises
         ------
         PluginError
-            If it fails with anything but an error of this package, or returns something else than was expected.
+            If it fails with anything but an error of this package, or its result is invalid.
         """
         with naming(self.origin, self.where):
             answer = self.function(*arguments, **options)
@@ -102,14 +102,14 @@ class PluginCall:
 
 @dataclass(frozen=True)
 class Guard:
-    """How a method that plugins override is checked. Immutable.
+    """Check of a method that plugins override. Immutable.
 
     Parameters
     ----------
     check : (str, callable) or None
-        What it must return.
+        Check of its result.
     may_raise : bool, default=False
-        Whether any exception is an answer, too, as of a runtime that cannot take a network.
+        Whether it may raise any exception, such as a runtime that cannot run a network.
     opens : bool, default=False
         Whether it returns a context manager, which is guarded while it is entered.
     """
@@ -126,14 +126,14 @@ class Pluggable:
     return is checked and what they raise names the plugin. Objects that were not made by a plugin are left alone.
     """
 
-    #: What it is called in messages.
+    #: Its kind in messages.
     _kind: ClassVar[str]
     #: Methods that plugins override.
     _guards: ClassVar[Mapping[str, Guard]] = {}
     #: Attributes that it must have.
     _attributes: ClassVar[Mapping[str, Check]] = {}
 
-    #: What it is and who made it, where that is a plugin.
+    #: Description of the object with the plugin that made it; empty without a plugin.
     _origin: str = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -146,17 +146,17 @@ class Pluggable:
                 setattr(cls, name, _guarded(function, name, cls._guards[name]))
 
     def adopt(self, owner: str, name: str) -> Self:
-        """Check what the factory of a plugin made, and remember whose it is.
+        """Check an object that the factory of a plugin made, and store its origin.
 
         Parameters
         ----------
         owner, name : str
-            The plugin, and what it registered.
+            Names of the plugin and of the registered object.
 
         Raises
         ------
         PluginError
-            If an attribute is missing or of another kind than it must be.
+            If an attribute is missing or invalid.
         """
         self.check_attributes(plugin_origin(self._kind, owner, name))
         if not self._origin:
@@ -164,7 +164,7 @@ class Pluggable:
         return self
 
     def check_attributes(self, origin: str = "", which: Mapping[str, Check] | None = None) -> None:
-        """Raise `PluginError` unless every attribute is what it must be."""
+        """Raise `PluginError` unless every attribute is valid."""
         origin = origin or self._origin
         for name, (expected, good) in (self._attributes if which is None else which).items():
             with naming(origin, name):
@@ -176,10 +176,10 @@ class Pluggable:
 
 
 class PluggableContext(Pluggable):
-    """Base of those interfaces that hold something open. A context manager that closes itself."""
+    """Base of those interfaces that hold resources. A context manager that closes itself."""
 
     def close(self) -> None:
-        """Close what is held open; nothing by default."""
+        """Release the resources; does nothing by default."""
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -216,6 +216,12 @@ def instance_of(kind: type[Any]) -> Check:
 #: A context manager.
 CONTEXT: Check = ("a context manager", lambda value: hasattr(value, "__enter__"))
 
+#: A name or a description.
+TEXT: Check = ("a text that is not empty", is_text)
+
+#: A cost, a time or a share.
+NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, least=0))
+
 #: A flag.
 FLAG: Check = ("True or False", lambda value: isinstance(value, bool))
 
@@ -249,7 +255,7 @@ def _entered(origin: str, where: str, session: Any) -> Iterator[Any]:
 
 
 def _described(value: Any) -> str:
-    """Say what a value is: itself where it is short, and its type."""
+    """Describe a value by its type, and by its representation if that is short."""
     kind = "None" if value is None else type(value).__name__
     short = isinstance(value, (str, int, float)) and len(repr(value)) <= 80
     return f"{value!r} ({kind})" if short else kind

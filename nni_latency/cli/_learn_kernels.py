@@ -149,7 +149,7 @@ def _networks(asked: NetworkKernelOptions) -> list[datasets.NetworkEntry]:
         known = sorted({item.family for item in entries})
         for name in asked.families:
             if name not in known:
-                raise UnknownNameError(UnknownNameError.of("family of the data", name, known))
+                raise UnknownNameError.of("family of the data", name, known)
         entries = [item for item in entries if item.family in asked.families]
     known_ids = sorted({item.platform.id for item in entries})
     ids = known_ids if asked.platform is None else ids_named(asked.platform, known_ids)

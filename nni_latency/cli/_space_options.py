@@ -238,11 +238,7 @@ def _table_of(estimator: estimators.Estimator) -> tables.LookupTable | None:
     """Return the table that an estimator answers from first, if there is one."""
     if isinstance(estimator, estimators.TableEstimator):
         return estimator.table
-    return (
-        estimator.base_table
-        if isinstance(estimator, (estimators.FallbackEstimator, estimators.LayerEnsemble))
-        else None
-    )
+    return estimator.base_table if isinstance(estimator, estimators.LayerEstimator) else None
 
 
 def plan_for(space: Any, name: str, batch_size: int) -> tables.MeasurePlan:

@@ -66,7 +66,6 @@ class BatchedNetworks(Schedule):
     warm_up = 0
     counts_preparation = True
     skips_failures = True
-    what = "networks"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from nni_latency.devices._connection import SHORT, Connection, DeviceError, end, start_here
+from nni_latency.devices._connection import MEASURE_BY_BINARY, SHORT, Connection, DeviceError, end, start_here
 from nni_latency.errors import InvalidValueError, listed
 
 #: Codes of the device's shell that mean that a program succeeded, or ended with a code that adb uses itself.
@@ -60,7 +60,7 @@ class AdbConnection(Connection):
     @property
     def python_advice(self) -> str:
         """What a user can do without Python: Android has none."""
-        return "Measure with a benchmark binary, such as benchncnn"
+        return MEASURE_BY_BINARY.capitalize()
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program on the device, without a terminal, so that its input and output are binary."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nni_latency.devices import _agent, _probe
-from nni_latency.devices._adb import AdbConnection
-from nni_latency.devices._connection import Connection, DeviceError
+from nni_latency.devices._connection import MEASURE_BY_BINARY, Connection, DeviceError
 from nni_latency.devices._session import install_command
 from nni_latency.devices._shell_facts import ShellFacts, parse_cores
 from nni_latency.errors import LatencyError
@@ -51,8 +50,6 @@ agent, probe, modules = json.loads(sys.stdin.buffer.read().decode())
 space = {"__name__": "nni_latency_probe", "AGENT": agent, "MODULES": modules}
 exec(compile(probe, "nni_latency_probe", "exec"), space)
 """
-
-_BINARIES = "or measure with a benchmark binary, such as benchncnn"
 
 
 @dataclass(frozen=True)
@@ -199,13 +196,12 @@ def check_device(connection: Connection, patience: float = PATIENCE) -> DeviceCh
 
 def _python_remark(connection: Connection, code: int, reason: str) -> Remark:
     python = connection.python
-    if code in _ABSENT and isinstance(connection, AdbConnection):
-        return Remark(f"There is no Python {python!r}.", f"{connection.python_advice}.")
     if code in _ABSENT:
-        return Remark(f"There is no Python {python!r}.", f"{connection.python_advice}, {_BINARIES}.")
+        return Remark(f"There is no Python {python!r}.", f"{connection.python_advice}.")
+    otherwise = f"or {MEASURE_BY_BINARY}."
     if reason.startswith("this is Python"):
-        return Remark(f"{python!r} is too old: {reason}.", f"Install Python 3.8 or later, {_BINARIES}.")
-    return Remark(f"{python!r} does not run: {reason[:120]}.", f"Check that it is a Python 3.8 or later, {_BINARIES}.")
+        return Remark(f"{python!r} is too old: {reason}.", f"Install Python 3.8 or later, {otherwise}")
+    return Remark(f"{python!r} does not run: {reason[:120]}.", f"Check that it is a Python 3.8 or later, {otherwise}")
 
 
 def _without_python(connection: Connection, remark: Remark) -> DeviceCheck:

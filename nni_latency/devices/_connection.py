@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from nni_latency.errors import InvalidValueError, MeasurementError, first_line
-from nni_latency.hook_checks import Check, Guard, PluggableContext, is_text
+from nni_latency.hook_checks import TEXT, Check, Guard, PluggableContext, is_text
 from nni_latency.units import format_seconds
 
 #: Longest time for a short program on a device, such as one that removes a folder [s].
@@ -74,6 +74,10 @@ set -- "${TMPDIR:-$0}"
 for folder in "$1" "$0" /tmp /var/tmp /data/local/tmp "$1"; do [ -w "$folder" ] && break; done
 exec mktemp -d "$folder/nni_latency.XXXXXX"
 """
+
+
+#: What a user can do on a device whose Python cannot measure.
+MEASURE_BY_BINARY = "measure with a benchmark binary, such as benchncnn"
 
 
 class DeviceError(MeasurementError):
@@ -133,11 +137,7 @@ class Connection(PluggableContext, ABC):
         "start": Guard(("a subprocess.Popen with pipes", lambda answer: isinstance(answer, subprocess.Popen))),
         "failure": Guard(("None or a sentence", lambda answer: answer is None or is_text(answer))),
     }
-    _attributes: ClassVar[Mapping[str, Check]] = {
-        "description": ("a text that is not empty", is_text),
-        "python": ("a text that is not empty", is_text),
-        "folder": ("a text that is not empty", is_text),
-    }
+    _attributes: ClassVar[Mapping[str, Check]] = dict.fromkeys(("description", "python", "folder"), TEXT)
 
     description: str
     reached_as: str = ""
@@ -151,7 +151,8 @@ class Connection(PluggableContext, ABC):
     def python_advice(self) -> str:
         """What a user can do where there is no such Python; a sentence without its period."""
         is_usual = self.python == Connection.python
-        return "Install it by 'apt install python3 python3-venv'" if is_usual else "Correct 'python' of the device"
+        remedy = "Install it by 'apt install python3 python3-venv'" if is_usual else "Correct 'python' of the device"
+        return f"{remedy}, or {MEASURE_BY_BINARY}"
 
     @property
     def lost(self) -> str:

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, get_args
 import nni_latency.operators as operators
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError
-from nni_latency.hook_checks import COUNT, FLAG, Check, Guard, Pluggable, is_number
+from nni_latency.hook_checks import COUNT, FLAG, NOT_NEGATIVE, Check, Guard, Pluggable, is_number
 from nni_latency.operators import By, Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
-from nni_latency.tables import LayerPair, MeasurePlan, Residency
+from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency
 from nni_latency.units import METRICS, combination_of
 
 
@@ -58,7 +58,6 @@ def _is_estimate(answer: Any) -> bool:
 
 
 _ESTIMATE: Check = ("an Estimate", _is_estimate)
-_NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, least=0))
 
 
 class Estimator(Pluggable, ABC):
@@ -150,7 +149,7 @@ class LayerEstimator(Estimator):
         **Estimator._attributes,
         "by": (f"one of {', '.join(get_args(By))}", lambda value: value in get_args(By)),
         "calibration": ("a number above 0", lambda value: is_number(value, least=0) and value > 0),
-        **dict.fromkeys(("constant", "network_error"), _NOT_NEGATIVE),
+        **dict.fromkeys(("constant", "network_error"), NOT_NEGATIVE),
     }
 
     #: Granularity of operators; see `nni_latency.operators.trace`.
@@ -180,7 +179,9 @@ class LayerEstimator(Estimator):
         Parameters
         ----------
         layer, choice : str
-            Names in the plan. op : OpSpec Operator of the candidate in the plan.
+            Names in the plan.
+        op : OpSpec
+            Operator of the candidate in the plan.
 
         Raises
         ------
@@ -196,6 +197,11 @@ class LayerEstimator(Estimator):
         An estimator with such costs is tied to a space, see `check_plan`.
         """
         return ()
+
+    @property
+    def base_table(self) -> LookupTable | None:
+        """Table with the layers of a space in which the estimator looks first; by default none."""
+        return None
 
     def check_plan(self, plan: MeasurePlan) -> None:
         """Raise `MismatchError` if the estimator is tied to another space than the plan; most support any space."""

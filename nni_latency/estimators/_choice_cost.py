@@ -21,6 +21,9 @@ from nni_latency.units import combination_of, format_metric, with_article
 #: Largest number of entries of a joined table.
 _LARGEST_TABLE = 4096
 
+#: Random networks from which coordinate descent starts.
+_STARTS = 3
+
 _CLASH = "its choices do not go together"
 
 
@@ -253,10 +256,10 @@ class GroupedCost(ChoiceCost):
         ends = [self._extreme(sign) for sign in (1.0, -1.0)]
         return ends[0], ends[1]
 
-    def _extreme(self, sign: float, starts: int = 3) -> float:
+    def _extreme(self, sign: float) -> float:
         generator = np.random.default_rng(0)
         found: list[float] = []
-        while len(found) < starts:
+        while len(found) < _STARTS:
             sample = {label: values[generator.integers(len(values))] for label, values in self.choices.items()}
             cost = sign * self._cost_or_worst(sample, sign)
             if math.isfinite(cost):

@@ -15,7 +15,6 @@ from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._breakdown import estimate_selection
-from nni_latency.estimators._table import TableEstimator
 from nni_latency.operators import OpSpec, TracedOperator
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency, weighed_pairs
@@ -130,6 +129,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
 
     Examples
     --------
+    >>> from nni_latency.estimators import TableEstimator
     >>> tables = [LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": cost}}) for cost in (0.001, 0.003)]
     >>> ensemble = LayerEnsemble(members=[TableEstimator(table) for table in tables])
     >>> ensemble.estimate_choice("a", "x", OpSpec.of("identity", [(1, 2)])).value
@@ -166,13 +166,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
     @property
     def base_table(self) -> LookupTable | None:
         """Table of the first member that has one."""
-        for member in self.members:
-            table: LookupTable | None = getattr(member, "base_table", None)
-            if isinstance(member, TableEstimator) and member.table.layers:
-                table = member.table
-            if table is not None:
-                return table
-        return None
+        return next((member.base_table for member in self.members if member.base_table is not None), None)
 
     @property
     def pairs(self) -> tuple[LayerPair, ...]:

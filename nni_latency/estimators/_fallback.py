@@ -120,7 +120,7 @@ class FallbackEstimator(LayerEstimator):
     @property
     def base_table(self) -> LookupTable | None:
         """The primary table, if it covers the layers of a space."""
-        return self.first.table if self.first.table.layers else None
+        return self.first.base_table
 
     @property
     def pairs(self) -> tuple[LayerPair, ...]:
@@ -152,17 +152,17 @@ class FallbackEstimator(LayerEstimator):
 
     def estimate_choice(self, layer: str, choice: str, op: OpSpec) -> Estimate:
         """Return the entry of the candidate in the table, otherwise the estimate of the second."""
-        found: Estimate | None = None
         try:
             found = self.first.estimate_choice(layer, choice, op)
-            if not found.missing:
-                return found
+        except MissingEntryError:
+            return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
+        if not found.missing:
+            return found
+        try:
             return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
         except MissingEntryError:
             # A fixed layer unknown to both costs all networks the same; keep the estimate of the table.
-            if found is not None:
-                return found
-        return self._stand_in(self.second.estimate_choice(layer, choice, op), f"{layer}:{choice}")
+            return found
 
     @property
     def runs_unused(self) -> bool:

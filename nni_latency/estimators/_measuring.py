@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,9 +106,6 @@ class MeasuringEstimator(Estimator):
         self.runtime = runtime
         self.protocol = protocol
         self.store = store
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(latency on {self.platform.id})"
 
     @property
     def platform(self) -> Platform:  # type: ignore[override]
@@ -268,9 +264,7 @@ class _LayerMeasuring(MeasuringEstimator, LayerEstimator):
 
     def total(self, parts: Iterable[Estimate]) -> Estimate:
         """Sum the costs of operators and their intervals, since slowdowns affect all operators."""
-        items = list(parts)
-        value, low, high = (math.fsum(getattr(item, name) for item in items) for name in ("value", "low", "high"))
-        return Estimate(value, low, high, tuple(name for item in items for name in item.missing))
+        return Estimate.comonotone_sum(parts)
 
     def _unknown(self, networks: Sequence[TracedNetwork]) -> list[TracedNetwork]:
         found: dict[str, TracedNetwork] = {}

@@ -78,25 +78,23 @@ class OperatorPredictor:
     def __init__(self, ops: Sequence[OpSpec], costs: Sequence[float]) -> None:
         self.ops, self.costs = tuple(ops), tuple(costs)
 
-    def estimate_op(self, op: OpSpec) -> Cost | None:
-        """Predict the cost of an operator; None if its kind was not measured."""
+    def estimate_op(self, op: OpSpec) -> Estimate | None:
+        """Predict the cost of an operator, which `missing` names; None if its kind was not measured."""
         family = self._families.get(family_of(op)) or self._kinds.get(op.kind)
-        if family is None:
-            return None
-        return family.estimate_op(op)
+        return None if family is None else Estimate.of(family.estimate_op(op), (f"predicted: {op.op_key}",))
 
-    def guess(self, op: OpSpec) -> Cost | None:
+    def guess(self, op: OpSpec) -> Estimate | None:
         """Estimate the cost of an operator of an unmeasured kind from its operations and data movement.
 
-        The interval reflects the error of the plain model of all kinds on measured operators. None without
-        measurements.
+        The interval reflects the error of the plain model of all kinds on measured operators. `missing` names the
+        operator. None without measurements.
         """
         if not self.ops:
             return None
         value = float((_terms([op]) @ self._shared_weights).item())
         off = np.abs(np.log(np.array(self.costs)) - np.log(_terms(self.ops) @ self._shared_weights))
         reach = math.exp(max(NORMAL * _UNSURE, float(np.quantile(off, 0.95))))
-        return Cost(value, value / reach, value * reach)
+        return Estimate(value, value / reach, value * reach, (f"guessed by its size: {op.op_key}",))
 
     @cached_property
     def spreads(self) -> dict[str, tuple[int, float]]:
@@ -285,22 +283,12 @@ class PredictedRest(LayerEstimator):
         return f"PredictedRest({self.estimator!r}, {number_of(len(self.known), 'operator')})"
 
     def estimate_op(self, op: OpSpec) -> Estimate:
-        """Return the measured cost, or predict it.
-
-        Raises
-        ------
-        MissingEntryError
-            If no operator was seen in a network.
-        """
+        """Return the measured cost, or predict it."""
         if op in self.known:
             return self.known[op]
-        found = self._predictor.estimate_op(op)
-        if found is not None:
-            return Estimate.of(found, (f"predicted: {op.op_key}",))
-        guessed = self._predictor.guess(op)
-        if guessed is None:
-            raise MissingEntryError(f"No measured operator is similar enough to predict {op.op_key}.")
-        return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
+        found = self._predictor.estimate_op(op) or self._predictor.guess(op)
+        assert found is not None, op
+        return found
 
     @cached_property
     def _predictor(self) -> OperatorPredictor:

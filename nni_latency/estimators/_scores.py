@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike, NDArray
 from pydantic import PositiveInt
 
 from nni_latency.documents import RECORD, InFile
 from nni_latency.errors import InvalidValueError
+from nni_latency.regression import rank_correlation
 
 
 def _or_nan(value: float | None) -> float:
@@ -94,9 +94,7 @@ def score(predicted: ArrayLike, measured: ArrayLike) -> Scores:
             bias=float(errors.mean()),
             within5=float((sizes <= 0.05).mean()),
             within10=float((sizes <= 0.10).mean()),
-            spearman=float(scipy.stats.spearmanr(guesses, truth).statistic)
-            if can_correlate(guesses, truth)
-            else math.nan,
+            spearman=rank_correlation(guesses, truth),
             worst=float(sizes.max()),
         )
 
@@ -117,8 +115,3 @@ def check_pairs(predicted: ArrayLike, measured: ArrayLike) -> tuple[NDArray[np.f
     if not (np.isfinite(guesses).all() and np.isfinite(truth).all() and (truth > 0).all()):
         raise InvalidValueError("Predictions must be finite, measurements positive and finite.")
     return guesses, truth
-
-
-def can_correlate(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
-    """Whether a correlation is defined: at least three pairs, and no constant values."""
-    return bool(len(first) > 2 and np.ptp(first) > 0 and np.ptp(second) > 0)

@@ -342,6 +342,11 @@ class TableEstimator(LayerEstimator):
         return self.table.pairs
 
     @property
+    def base_table(self) -> LookupTable | None:
+        """The table, if it covers the layers of a space."""
+        return self.table if self.table.layers else None
+
+    @property
     def _choices(self) -> dict[str, tuple[str, ...]]:
         return {layer.name: layer.choices for layer in self.table.layers}
 
@@ -394,17 +399,14 @@ class TableEstimator(LayerEstimator):
         return Estimate.of(near, (name,))
 
     def _predict(self, op: OpSpec) -> Estimate:
-        found = self.predictor.estimate_op(op)
-        if found is not None:
-            return Estimate.of(found, (f"predicted: {op.op_key}",))
-        guessed = self.predictor.guess(op)
-        if guessed is None:
+        found = self.predictor.estimate_op(op) or self.predictor.guess(op)
+        if found is None:
             kinds = sorted({entry.op.kind for entry in self.table.by_op.values() if entry.op})
             raise MissingEntryError(
                 f"The table has no operator of a known kind from which {op.op_key} could be predicted. "
                 f"It has: {', '.join(kinds)}."
             )
-        return Estimate.of(guessed, (f"guessed by its size: {op.op_key}",))
+        return found
 
     def _default(self, layer: TableLayer) -> str:
         return layer.default or layer.choices[0]

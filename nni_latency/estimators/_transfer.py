@@ -108,13 +108,13 @@ class TransferCosts(LayerEstimator):
     def to_table(self, **fields: Any) -> LookupTable:
         """Return a lookup table of the new device.
 
-        Parameters
-        ----------
-        fields : object
-            Further fields of the table, such as `protocol` and `duration`.
-
         Its intervals are those of the candidates' costs; `Entry.n_samples` counts the measured networks with the
         candidate, so that 0 marks an entry derived only from known devices and other candidates.
+
+        Parameters
+        ----------
+        **fields
+            Further fields of the table, such as `protocol` and `duration`.
 
         Raises
         ------

@@ -19,7 +19,7 @@ from ._graph_predictor import GraphPredictor
 from ._intervals import UNFAMILIAR
 from ._measured_network import MeasuredNetwork, read_measured
 from ._mixed_networks import MIXED
-from ._network_latencies import GROUND_TRUTH, NNLQP, NetworkLatency, latency_conflicts, read_nnlqp, write_nnlqp
+from ._network_latencies import GROUND_TRUTH, NetworkLatency, latency_conflicts, read_nnlqp, write_nnlqp
 from ._onnx_form import graph_of, light_onnx
 from ._shipped import (
     PRETRAINED,
@@ -33,7 +33,6 @@ from ._shipped import (
 __all__ = [
     "GROUND_TRUTH",
     "MIXED",
-    "NNLQP",
     "PRETRAINED",
     "UNFAMILIAR",
     "BlockFamily",

@@ -47,19 +47,19 @@ def picture_blocks(seed: int, batch_size: int) -> Any:
     if kind == "tokens" and math.prod(net.shape(data)[2:]) <= 400:
         shape = net.shape(data)
         tokens = net("Transpose", net.reshape(data, *shape[:2], -1), perm=[0, 2, 1])
-        return _saved(write, _stacked(write, tokens, _kinds(write, seed, TOKEN_BLOCKS), most=20))
+        return net.model(_stacked(write, tokens, _kinds(write, seed, TOKEN_BLOCKS), most=20))
     if kind == "map":
-        return _saved(write, net("Sigmoid", convolve(write, data, write.choose(1, 4, 21), (1, 1), normalise=False)))
+        return net.model(net("Sigmoid", convolve(write, data, write.choose(1, 4, 21), (1, 1), normalise=False)))
     if kind == "flat":
         if math.prod(net.shape(data)[2:]) > 196:
             data = net("MaxPool", data, kernel_shape=[4, 4], strides=[4, 4])
         vector = net("Flatten", data, axis=1)
         wide = max(32, min(4096, _MOST_WEIGHTS // net.shape(vector)[1]))
         vector = net("Relu", linear(write, vector, write.size(32, wide)))
-        return _saved(write, linear(write, net("Relu", linear(write, vector, write.size(32, 4096))), 1000))
+        return net.model(linear(write, net("Relu", linear(write, vector, write.size(32, 4096))), 1000))
     pooled = net("GlobalMaxPool" if write.chance(0.2) else "GlobalAveragePool", data)
     vector = net("Flatten", pooled, axis=1)
-    return _saved(write, linear(write, vector, write.choose(10, 100, 1000)))
+    return net.model(linear(write, vector, write.choose(10, 100, 1000)))
 
 
 def large_blocks(seed: int, batch_size: int) -> Any:
@@ -72,7 +72,7 @@ def large_blocks(seed: int, batch_size: int) -> Any:
         write, data, write.width(places, 3, side**2, most=64), (max(side, stride),) * 2, strides=(stride,) * 2
     )
     data = _stacked(write, write.activation(data), _kinds(write, seed, PICTURE_BLOCKS), most=write.size(6, 20))
-    return _saved(write, convolve(write, data, write.choose(1, 3, 21), (1, 1), normalise=False))
+    return net.model(convolve(write, data, write.choose(1, 3, 21), (1, 1), normalise=False))
 
 
 def token_blocks(seed: int, batch_size: int) -> Any:
@@ -83,7 +83,7 @@ def token_blocks(seed: int, batch_size: int) -> Any:
     data = _stacked(write, data, _kinds(write, seed, TOKEN_BLOCKS))
     if write.chance(0.4):
         data = write.net.reduce(write.choose("ReduceMean", "ReduceMax"), data, [1], keep=False)
-    return _saved(write, linear(write, data, write.choose(2, 10, 128)))
+    return write.net.model(linear(write, data, write.choose(2, 10, 128)))
 
 
 def signal_blocks(seed: int, batch_size: int) -> Any:
@@ -98,8 +98,8 @@ def signal_blocks(seed: int, batch_size: int) -> Any:
     data = _stacked(write, data, _kinds(write, seed, SIGNAL_BLOCKS))
     if write.chance(0.5):
         vector = write.net("Flatten", write.net("GlobalAveragePool", data), axis=1)
-        return _saved(write, linear(write, vector, write.choose(2, 10, 50)))
-    return _saved(write, convolve(write, data, write.choose(1, 2, 40), (1,), normalise=False))
+        return write.net.model(linear(write, vector, write.choose(2, 10, 50)))
+    return write.net.model(convolve(write, data, write.choose(1, 2, 40), (1,), normalise=False))
 
 
 def vector_blocks(seed: int, batch_size: int) -> Any:
@@ -107,7 +107,7 @@ def vector_blocks(seed: int, batch_size: int) -> Any:
     write = BlockWriter(seed, "blocks-vector")
     data = write.net.input(batch_size * write.choose(1, 1, 4, 32), write.size(8, 4096))
     data = _stacked(write, linear(write, data, write.size(16, 1024)), _kinds(write, seed, VECTOR_BLOCKS), most=30)
-    return _saved(write, linear(write, data, write.choose(1, 2, 10, 100)))
+    return write.net.model(linear(write, data, write.choose(1, 2, 10, 100)))
 
 
 def rare_blocks(seed: int, batch_size: int) -> Any:
@@ -124,7 +124,7 @@ def rare_blocks(seed: int, batch_size: int) -> Any:
             data = write.activation(data)
         outputs = write.width(math.prod(net.shape(data)[2:]), net.shape(data)[1], 9, most=64)
         data = convolve(write, data, outputs, write.choose((1, 1), (3, 3)))
-    return _saved(write, data)
+    return net.model(data)
 
 
 def staged_blocks(seed: int, batch_size: int) -> Any:
@@ -151,7 +151,7 @@ def staged_blocks(seed: int, batch_size: int) -> Any:
     heads = [staged.classes, staged.classes, staged.detections, staged.pyramid, staged.enlarged_picture]
     if width > 2 * height:
         heads = [staged.line_of_text, staged.line_of_text, staged.classes]
-    return _saved(write, write.choose(*heads)(write, maps))
+    return net.model(write.choose(*heads)(write, maps))
 
 
 def recurrent_blocks(seed: int, batch_size: int) -> Any:
@@ -182,7 +182,7 @@ def recurrent_blocks(seed: int, batch_size: int) -> Any:
             data = write.activation(linear(write, data, write.size(16, 512, 8)))
     if write.chance(0.5):
         data = net("Gather", data, net.constant(np.array(-1, dtype=np.int64)), axis=0)
-    return _saved(write, net("Sigmoid", linear(write, data, write.choose(1, 10, 161))))
+    return net.model(net("Sigmoid", linear(write, data, write.choose(1, 10, 161))))
 
 
 def _stem(write: BlockWriter, data: str, outputs: int) -> str:
@@ -223,7 +223,3 @@ def _stacked(write: BlockWriter, data: str, kinds: tuple[Block, ...], most: int 
         elif len(shape) == 3 and math.prod(shape) > write.most_elements:
             data = net("MaxPool", data, kernel_shape=[4], strides=[4])
     return data
-
-
-def _saved(write: BlockWriter, data: str) -> Any:
-    return write.net.model(data)

@@ -223,7 +223,7 @@ def find_families(names: Iterable[str]) -> list[NetworkFamily]:
     found: dict[str, NetworkFamily] = {}
     for name in names:
         if name not in known and name not in several:
-            raise UnknownNameError(UnknownNameError.of("family", name, [*sorted(known), *several]))
+            raise UnknownNameError.of("family", name, [*sorted(known), *several])
         found |= several[name] if name in several else {name: known[name]}
     return list(found.values())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ from nni_latency.graphs._operator_trees import (
 )
 from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.platforms import torch_threads
+
+#: Epochs in which the learning rate rises to its full value.
+_WARM_UP = 5
 
 #: Decay of the moving average of the weights, per step.
 _AVERAGED = 0.99
@@ -115,7 +119,7 @@ class Fitting:
         logarithms = np.full((self.settings.epochs, *latencies.shape), np.nan)
         for held, learned in zip(folds, self._learned(lessons), strict=True):
             logarithms[:, held] = np.log(learned.predictions)
-        epochs = _best_epoch(logarithms - np.log(latencies), data.family_of)
+        epochs = best_epoch(logarithms - np.log(latencies), data.family_of)
         errors, disagreement = np.full(latencies.shape, np.nan), np.zeros(latencies.shape)
         distances: dict[int, Array] = {}
         for held, lesson in zip(folds, lessons, strict=True):
@@ -157,7 +161,7 @@ class Fitting:
             yield learned
 
 
-def _best_epoch(errors: Array, families: Sequence[str]) -> int:
+def best_epoch(errors: Array, families: Sequence[str]) -> int:
     """Return the number of epochs with the least error, with equal weight for families and for platforms.
 
     Errors are averaged over networks, then over families, and their logarithms over platforms. A plain mean over all
@@ -204,7 +208,7 @@ class Settings:
         Number of epochs.
     batch_size : int
         Networks per step.
-    rate, decay : float
+    learning_rate, weight_decay : float
         Learning rate and weight decay of AdamW.
     restraint : float
         Strength of the penalty that holds corrections to 1, weighted by cost.
@@ -217,8 +221,8 @@ class Settings:
     dropout: float = 0.1
     epochs: int = 80
     batch_size: int = 16
-    rate: float = 2e-3
-    decay: float = 1e-2
+    learning_rate: float = 2e-3
+    weight_decay: float = 1e-2
     restraint: float = 0.1
     seed: int = 0
 
@@ -325,10 +329,11 @@ class _Learning:
         self._examples = examples
         self._targets = list(map(Targets.of_network, examples.latencies, examples.parts))
         n_platforms = examples.latencies.shape[1]
-        self._weights = _weights(examples.latencies)
+        self._weights = platform_weights(examples.latencies)
         self.network = GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
         prepare(self.network, examples)
         self._average = copy.deepcopy(self.network).requires_grad_(False)
+        self._optimiser = _optimiser(self.network, settings)
 
     def run(self, others: Sequence[EncodedGraph], watch: Watch) -> Learned:
         predictions = []
@@ -346,12 +351,10 @@ class _Learning:
         return found
 
     def _epoch(self, epoch: int) -> None:
-        if epoch == 1:
-            self._optimiser = _optimiser(self.network, self._settings)
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._settings.learning_rate * min(1.0, epoch / _WARM_UP)
         self.network.train()
         for batch, targets in self._batches():
-            for group in self._optimiser.param_groups:
-                group["lr"] = group["base"] * min(1.0, epoch / 5)
             self._optimiser.zero_grad()
             self._loss(batch, targets).backward()
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
@@ -416,21 +419,17 @@ def kernels_off(costs: Tensor, runs: Tensor, targets: Targets) -> Tensor:
     return off
 
 
-def _weights(latencies: Array) -> Tensor:
+def platform_weights(latencies: Array) -> Tensor:
     """Return the weight of a latency by platform: platforms weigh equally, however many networks were measured."""
     counts = np.maximum((~np.isnan(latencies)).sum(axis=0), 1)
     return torch.tensor(counts.mean() / counts, dtype=torch.float32)
 
 
 def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:
-    slow = [network.rates, network.runs]
-    fast = [value for name, value in network.named_parameters() if name not in ("rates", "runs")]
-    return torch.optim.AdamW(
-        [
-            {"params": fast, "lr": settings.rate, "base": settings.rate, "weight_decay": settings.decay},
-            {"params": slow, "lr": settings.rate, "base": settings.rate, "weight_decay": 0.0},
-        ]
-    )
+    prior = [network.rates, network.runs]
+    correction = [value for name, value in network.named_parameters() if name not in ("rates", "runs")]
+    groups: list[dict[str, Any]] = [{"params": correction}, {"params": prior, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay)
 
 
 def prepare(network: GraphNetwork, examples: Examples) -> None:

@@ -454,10 +454,8 @@ class GraphPredictor(Parametrized):
 
     @property
     def _settings(self) -> Settings:
-        return Settings(
-            self.hidden, self.n_layers, self.dropout, self.epochs, self.batch_size, self.learning_rate,
-            self.weight_decay, self.restraint, 1000 * self.random_state,
-        )  # fmt: skip
+        names = [field.name for field in fields(Settings) if field.name != "seed"]
+        return Settings(**{name: getattr(self, name) for name in names}, seed=1000 * self.random_state)
 
     def platform(self, platform: Platform | str | None = None) -> Platform:
         """Return one of `platforms_` by its id; without an id, the only one.

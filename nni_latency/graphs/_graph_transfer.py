@@ -120,7 +120,7 @@ def _learned(
     data: Measurements,
     number: int | None,
     folds: Sequence[Rows],
-    is_related: bool,
+    starts_near: bool,
     seed: int,
     watch: Callable[[int, int], None] | None,
 ) -> tuple[list[Any], OperatorTrees | None, Array, Array]:
@@ -131,7 +131,7 @@ def _learned(
     The held-out errors select the strength of the regularisation of heads, and the method of transferring trees.
     """
     examples = data.examples
-    alone = held_out_errors(known.members[0], examples, is_related, folds)
+    alone = held_out_errors(known.members[0], examples, starts_near, folds)
     methods = _tree_methods(known, examples, seed)
     by_method = {name: _held_out(method, examples, folds) for name, method in methods.items()}
     errors = {(strength, ""): off for strength, off in alone.items()}
@@ -139,7 +139,7 @@ def _learned(
     strength, name = min(errors, key=lambda choice: float(np.abs(errors[choice]).mean()))
     members = []
     for done, member in enumerate(known.members, 1):
-        head = learn_head(KnownNetworks(member, examples), starting_head(member, examples, is_related), strength)
+        head = learn_head(KnownNetworks(member, examples), starting_head(member, examples, starts_near), strength)
         members.append(with_head(member, head, number))
         if watch is not None:
             watch(done, len(known.members))
@@ -350,14 +350,14 @@ def _rates(examples: Examples) -> tuple[Array, float]:
     return fit_rates(totals, examples.latencies[:, 0], kernels_of(examples, 0), LEAST_ADDED)
 
 
-def starting_head(network: GraphNetwork, examples: Examples, is_related: bool) -> Head:
+def starting_head(network: GraphNetwork, examples: Examples, starts_near: bool) -> Head:
     """Return the head that learning starts from.
 
-    It is that of the platform with the most nearly proportional times, scaled to the measured ones, with an overhead of
-    a run that is no longer than the shortest network. If no platform is related, as to a GPU where only CPUs are known,
-    it has rates fitted to the networks, and no corrections.
+    With `starts_near` it is that of the platform with the most nearly proportional times, scaled to the measured ones,
+    with an overhead of a run that is no longer than the shortest network. Otherwise, as for a GPU where only CPUs are
+    known, it has rates fitted to the networks, and no corrections.
     """
-    if not is_related:
+    if not starts_near:
         return Head.uncorrected(network, *_rates(examples))
     ratios, deviations = _deviations(network, examples)
     best = int(deviations.argmin())
@@ -366,13 +366,13 @@ def starting_head(network: GraphNetwork, examples: Examples, is_related: bool) -
 
 
 def held_out_errors(
-    network: GraphNetwork, examples: Examples, is_related: bool, folds: Sequence[Rows]
+    network: GraphNetwork, examples: Examples, starts_near: bool, folds: Sequence[Rows]
 ) -> dict[float, Array]:
     """Predict held-out networks by heads with each strength of the regularisation.
 
     Parameters
     ----------
-    network, examples, is_related
+    network, examples, starts_near
         As for `starting_head`.
     folds : sequence of ndarray of int
         Networks that are held out together.
@@ -383,12 +383,12 @@ def held_out_errors(
         Logarithms of predicted over measured times, by strength.
     """
     errors = {strength: np.zeros(len(examples.graphs)) for strength in STRENGTHS}
-    start = starting_head(network, examples, is_related)
+    start = starting_head(network, examples, starts_near)
     for fold in folds:
         held = fold.tolist()
         rest, unknown = examples.without(held), examples.only(held)
-        if not is_related:  # Unlike a ratio, rates fitted to all networks know the held-out ones.
-            start = starting_head(network, rest, is_related)
+        if not starts_near:  # Unlike a ratio, rates fitted to all networks know the held-out ones.
+            start = starting_head(network, rest, starts_near)
         known, others = KnownNetworks(network, rest), KnownNetworks(network, unknown)
         for strength, found in errors.items():
             head = learn_head(known, start, strength)

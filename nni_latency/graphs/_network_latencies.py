@@ -13,9 +13,6 @@ from nni_latency.errors import FileFormatError, InvalidValueError, listed
 from nni_latency.files import write_atomically
 from nni_latency.platforms import Platform
 
-#: Name of the layout on the command line.
-NNLQP = "nnlqp"
-
 #: Name of the file with the latencies.
 GROUND_TRUTH = "gt.txt"
 

@@ -309,9 +309,9 @@ def kernels_of(examples: Examples, platform: int) -> Kernels | None:
     """Return the kernels that were timed on a platform; None if there are none."""
     totals, seconds, shares, firsts = [], [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):
-        timed = [part for part in parts if part.platform == platform and part.seconds > 0]
-        whole = sum(part.seconds for part in timed)
-        for part in timed:
+        here = [part for part in parts if part.platform == platform and part.seconds > 0]
+        whole = sum(part.seconds for part in here)
+        for part in here:
             totals.append(group_totals(graph, part.operators))
             seconds.append(part.seconds)
             shares.append(part.seconds / whole)

@@ -8,7 +8,7 @@ from ._memory import activation_memory, cuda_activation_memory, parameter_memory
 from ._meter import CoarseMeterError, Meter, WindowLostError
 from ._record import Failure, Fallback, Record, Visit, fallbacks_of, summarise_fallbacks
 from ._remote import Remote, WorkerState
-from ._schedule import NetworkSchedule, Progress, Schedule, balanced_round, light_network
+from ._schedule import NetworkSchedule, Progress, Schedule, balanced_round, is_narrow, light_network
 from ._store import BEING_MEASURED, CampaignHeader, CampaignLog, KnownLatency, MemoryStore, Store, StoredCampaign
 from ._subject import Build, Chain, Kind, Subject, compose, pack_subject, unpack_subject
 from ._timing import (
@@ -83,6 +83,7 @@ __all__ = [
     "fallbacks_of",
     "fewest_samples",
     "flush_size",
+    "is_narrow",
     "light_network",
     "measure_network",
     "near_flush_size",

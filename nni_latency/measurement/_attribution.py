@@ -14,21 +14,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.operators import Trace
 
-#: A mark takes time itself; what it takes off an operator leaves this share of it at least.
+#: Least share of an operator's time that is left after the overhead of its marks is subtracted.
 _LEAST_LEFT = 0.1
 
 
 @dataclass(frozen=True)
 class CallMap:
-    """Which calls of torch functions belong to which operator of a network. Immutable.
+    """Mapping of the calls of torch functions in a run to the operators of a network. Immutable.
 
     Parameters
     ----------
     operators : tuple of str
         Keys of the operators, in order.
     ends : tuple of int
-        Behind which call each of them ends. What follows the last operator belongs to it, and a view or a property to
-        the operator that follows, so that the operators of a run add up to the run.
+        Number of calls until each operator ends. Calls after the last operator count as part of it, views and
+        properties as part of the operator that follows, so that the operators add up to the run.
     """
 
     operators: tuple[str, ...]
@@ -36,22 +36,22 @@ class CallMap:
 
     @classmethod
     def of(cls, trace: Trace) -> CallMap:
-        """Take it from a trace."""
+        """Build the mapping of a trace."""
         ends = [item.last_call + 1 for item in trace.operators]
         return cls(tuple(item.op.op_key for item in trace.operators), (*ends[:-1], trace.n_calls) if ends else ())
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> CallMap:
-        """Make it of plain values."""
+        """Read the mapping from the plain values of `content`."""
         return cls(tuple(map(str, content["operators"])), tuple(map(int, content["ends"])))
 
     def content(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return plain values for a store."""
         return {"operators": list(self.operators), "ends": list(self.ends)}
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
-        """Behind which call every operator ends, of shape (n_operators + 1,), beginning with 0."""
+        """Number of calls until each operator ends, (n_operators + 1,); begins with 0."""
         return np.array([0, *self.ends])
 
     def times(self, call_times: ArrayLike) -> NDArray[np.float64]:
@@ -63,28 +63,28 @@ class CallMap:
 
 @dataclass(frozen=True)
 class NetworkCalls:
-    """A network's operators by modules, and by single calls: what leaf modules of several calls are made of."""
+    """Operators of a network by modules, and by single calls, which resolve leaf modules of several calls."""
 
     modules: CallMap
     graph: CallMap
 
     @classmethod
     def of(cls, modules: Trace, graph: Trace) -> NetworkCalls:
-        """Take them from two traces of the same forward pass."""
+        """Build the mappings of two traces of the same forward pass."""
         return cls(CallMap.of(modules), CallMap.of(graph))
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> NetworkCalls:
-        """Make them of plain values."""
+        """Read the mappings from the plain values of `content`."""
         return cls(CallMap.read(content["modules"]), CallMap.read(content["graph"]))
 
     def content(self) -> dict[str, Any]:
-        """Return them as plain values."""
+        """Return plain values for a store."""
         return {"modules": self.modules.content(), "graph": self.graph.content()}
 
     @property
     def n_calls(self) -> int:
-        """Calls of torch functions in one run."""
+        """Number of calls of torch functions in one run."""
         return max((0, *self.modules.ends[-1:], *self.graph.ends[-1:]))
 
     @cached_property
@@ -100,10 +100,10 @@ class NetworkCalls:
     def attribute(
         self, call_times: ArrayLike, wholes: ArrayLike, whole: float, statistic: float
     ) -> NDArray[np.float64]:
-        """Return what each of `operators` costs as the network runs without marks [s].
+        """Return the cost of each of `operators` in a run without marks [s].
 
-        What the marks cost is the difference of the marked and the unmarked runs in the median, spread evenly over the
-        calls. Lower quartiles of parts add up to less than that of the whole, which one factor makes good.
+        The overhead of the marks is the difference between the medians of marked and unmarked runs, spread evenly over
+        the calls. Lower quartiles of parts add up to less than that of the whole; a common factor corrects this.
 
         Parameters
         ----------

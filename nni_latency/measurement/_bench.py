@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bench: where subjects are loaded and networks of them are timed, in this process."""
+"""Benches, on which subjects are loaded and networks of them are timed; `LocalBench` is one in this process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nni_latency.errors import LatencyError, MeasurementError, reason_of
-from nni_latency.measurement._exports import Exports
+from nni_latency.measurement._exports import Export
 from nni_latency.measurement._meter import CoarseMeterError, Meter, WindowLostError
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Subject, unpack_subject
@@ -23,34 +24,34 @@ if TYPE_CHECKING:
     from nni_latency.measurement.runtimes import Runtime
 
 
-#: A window that came out shorter than this share of the shortest is read again.
+#: A window shorter than this share of the meter's shortest window is measured again.
 _LONG_ENOUGH = 0.8
 
-#: Windows of a meter that may be lost one after another before its readings are given up.
+#: Number of consecutive lost windows after which a meter is given up.
 _LOST_WINDOWS = 5
 
 
 class CandidateError(MeasurementError):
-    """Raised when a subject cannot be loaded or run; the message is the reason. The others are not concerned."""
+    """Raised when a subject cannot be loaded or run; the message is the reason. Other subjects are not affected."""
 
 
 class WorkerDiedError(CandidateError):
-    """Raised when the process died in which a subject was to run; another process may have killed it."""
+    """Raised when the process in which a subject was to run died; another process may have killed it."""
 
 
 class Visited(NamedTuple):
-    """One of several visits, and what the bench says about it where the campaign cannot see it itself.
+    """One of several visits, with what a campaign cannot observe itself if the visit took place on another machine.
 
     Attributes
     ----------
     visit : Visit
         What was measured.
     duration : float or None
-        Time that it took [s]; None where nothing but the visit happened since it was asked for.
+        Its duration [s]; None if it took all the time since it was requested.
     at : float or None
-        When it ended [s since 1970, UTC]; None where that is now.
+        When it ended [s since 1970, UTC]; None for now.
     worker : str
-        Who took it; empty for this machine.
+        Name of the machine; empty for this one.
     """
 
     visit: Visit
@@ -60,12 +61,12 @@ class Visited(NamedTuple):
 
 
 class Bench(ABC):
-    """Subjects, loaded at any time, and networks of them. A context manager; not thread-safe.
+    """Loads subjects and times networks of them. A context manager; not thread-safe.
 
-    `admit` and `step` raise `CandidateError` when a subject fails, `visit` when one of the network does.
+    `admit` and `step` raise `CandidateError` if the subject fails, `visit` if a subject of the network does.
     """
 
-    #: Called with what was done where `visit_all` prepares networks for long before it yields one.
+    #: Called with a description of every step while `visit_all` prepares networks for a long time.
     on_step: Callable[[str], None] = staticmethod(lambda _what: None)
 
     @abstractmethod
@@ -73,9 +74,10 @@ class Bench(ABC):
         """Load a subject and run it once on its own inputs."""
 
     def admit_all(self, subjects: Sequence[Subject]) -> Iterator[LatencyError | None]:
-        """Load subjects one after another, and yield what `admit` raised for each; None where it is loaded.
+        """Load subjects in order, and yield for each the error that `admit` raised, or None.
 
-        Here the next one is loaded when it is asked for. A bench on another machine is asked for several at once.
+        By default, the next subject is loaded when the iterator advances. A bench on another machine loads several at
+        once.
         """
         for subject in subjects:
             try:
@@ -87,37 +89,37 @@ class Bench(ABC):
 
     @abstractmethod
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
-        """Warm up the network of the admitted subjects of these keys, and time it.
+        """Warm up and time the network that consists of the admitted subjects with these keys.
 
-        A bench that times calls does so in this visit only if `calls`.
+        A bench that times calls does so in this visit only if `calls` is true.
         """
 
     def visit_all(self, asked: Sequence[tuple[Sequence[str], bool]]) -> Iterator[Visited]:
-        """Visit networks one after another, each given as the arguments of `visit`.
+        """Visit networks in order, each given by the arguments of `visit`.
 
-        Every visit is yielded once it is over; here the next one begins when it is asked for. A bench on another
-        machine is asked for several at once. The first network that fails ends them all with its `CandidateError`.
+        By default, the next visit begins when the iterator advances. A bench on another machine takes several visits at
+        once. The first network that fails ends the iteration with its `CandidateError`.
         """
         for keys, calls in asked:
             yield Visited(self.visit(keys, calls=calls))
 
     def cool_down(self) -> bool:
-        """Wait until heat does not slow the device down; called before every round, and not part of its time.
+        """Wait while the device is throttled by heat; called before every round, and not part of its duration.
 
         Returns
         -------
         bool
-            Whether it is not slowed down. False, where waiting was in vain; True, as by default, where that is unknown.
+            False if the device is still throttled after waiting; True, the default, if it is not or that is unknown.
         """
         return True
 
     @abstractmethod
     def begin(self, key: str) -> None:
-        """Get ready for `step`: the input of the network whose first subject has this key."""
+        """Set the input of the next `step`: that of the network whose first subject has this key."""
 
     @abstractmethod
     def step(self, key: str) -> None:
-        """Run one subject on what the step before returned."""
+        """Run one subject on the output of the previous step."""
 
     @abstractmethod
     def __enter__(self) -> Bench:
@@ -127,7 +129,7 @@ class Bench(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it, whatever happened."""
+        """Close it."""
 
 
 class LocalBench(Bench):
@@ -136,15 +138,15 @@ class LocalBench(Bench):
     Parameters
     ----------
     runtime : Runtime
-        What executes the subjects.
+        Runtime that executes the subjects.
     protocol : Protocol
-        How they are timed.
+        Measuring protocol.
     calls : bool, default=False
-        Time the calls of torch functions inside networks of one part, with `Runtime.time_calls`.
+        Whether to time the calls of torch functions inside networks of one part, with `Runtime.time_calls`.
     meters : sequence of Meter, default=()
-        What is read besides the clock.
-    exports : Exports, optional
-        Where networks that were exported are kept for other processes.
+        Meters to read in addition to the clock.
+    exports : Path, optional
+        Folder in which networks that were exported are kept for other processes.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class LocalBench(Bench):
         *,
         calls: bool = False,
         meters: Sequence[Meter] = (),
-        exports: Exports | None = None,
+        exports: Path | None = None,
     ) -> None:
         self.calls = calls
         self.exports = exports
@@ -175,14 +177,14 @@ class LocalBench(Bench):
                 opening.enter_context(meter.session())
                 meter.check_opened()
             self._reference, self._reference_input = self.runtime.reference()
-            # Not before, so that a runtime that fails here leaves no session open.
+            # Only now: if the runtime fails above, all sessions are closed.
             self._open = opening.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the session and let go of all subjects."""
+        """Release all subjects and leave the sessions."""
         self._stages.clear()
         self._inputs.clear()
         self._kernels.clear()
@@ -194,9 +196,9 @@ class LocalBench(Bench):
         self._load(subject)
 
     def admit_packed(self, packed: bytes) -> None:
-        """Load a subject of which `pack_subject` made bytes; one that another process has exported is not built."""
+        """Load a subject packed by `pack_subject`; if another process has exported its network, it is not built."""
         subject = unpack_subject(packed)
-        export = self.exports.of(packed) if self.exports else None
+        export = Export.of(self.exports, packed) if self.exports else None
         network = export.find() if export else None
         if network is not None:
             subject = replace(subject, build=lambda: network)
@@ -213,14 +215,12 @@ class LocalBench(Bench):
         return stage
 
     def _keep(self, subject: Subject, stage: Stage, inputs: Any) -> None:
-        """Keep a subject; those of one shape share their input, as those of one layer do in a network."""
-        self._inputs[subject.key] = self._shared(subject, inputs)
-        self._stages[subject.key] = stage
+        if type(subject.inputs) is tuple:
+            # Subjects of one shape share their input, as those of one layer do in a network.
+            inputs = self._inputs.setdefault(f"shape {subject.inputs}", inputs)
+        self._inputs[subject.key], self._stages[subject.key] = inputs, stage
         if subject.kind == "kernel":
             self._kernels.add(subject.key)
-
-    def _shared(self, subject: Subject, inputs: Any) -> Any:
-        return self._inputs.setdefault(f"shape {subject.inputs}", inputs) if type(subject.inputs) is tuple else inputs
 
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""
@@ -242,16 +242,16 @@ class LocalBench(Bench):
             if divide:
                 visit = self._divided(reference, chain[0], inputs, usual)
             else:
-                visit = self._visit(reference, chain, through, inputs, calls=calls)
+                visit = self._marked(reference, chain, through, inputs, calls=calls)
             fallbacks = dict.fromkeys(item for stage in chain for item in self.runtime.fallbacks(stage, inputs))
             return replace(visit, fallbacks=tuple(fallbacks))
 
     def _are_kernels(self, keys: Sequence[str]) -> bool:
-        """Whether parts have nothing to do with each other: kernels, of which a network has several side by side."""
+        """Return whether the parts are independent kernels, several of which run in parallel in one network."""
         return self._kernels.issuperset(keys)
 
     def _network(self, keys: Sequence[str], *, divide: bool) -> tuple[list[Stage], Any]:
-        """Return a network in the pieces in which it runs, and its input."""
+        """Return the stages in which a network runs, and its input."""
         stages, inputs = [self._stages[key] for key in keys], self._inputs[keys[0]]
         if not divide:
             return stages, inputs
@@ -262,7 +262,7 @@ class LocalBench(Bench):
             return (stages if len(stages) == 1 else [self.runtime.join(stages, inputs)]), inputs
 
     def _divided(self, reference: float, stage: Stage, inputs: Any, usual: float) -> Visit:
-        """Ask the runtime what the parts took, and time the network; as often as there is time where a run is long."""
+        """Take the times of the parts from the runtime, then time the network; long networks run less often."""
         runs = max(1, min(self._runs, int(self._longest / usual))) if usual else self._runs
         parts = self.runtime.divide(stage, inputs, runs)
         whole, begin = list[float](), time.perf_counter()
@@ -270,7 +270,8 @@ class LocalBench(Bench):
             whole += self._time([stage], inputs)
         return self._metered(reference, parts, whole, stage, inputs)
 
-    def _visit(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, calls: bool) -> Visit:
+    def _marked(self, reference: float, chain: list[Stage], through: Stage, inputs: Any, *, calls: bool) -> Visit:
+        """Time the network alternately with marks between its parts or calls, and without."""
         parts: list[list[float]] = []
         whole, begin = list[float](), time.perf_counter()
         while len(whole) < self._runs and self._has_time(whole, begin):
@@ -282,19 +283,20 @@ class LocalBench(Bench):
         return self._metered(reference, parts, whole, through, inputs)
 
     def _has_time(self, whole: Sequence[float], begin: float) -> bool:
-        """Whether the network may run again, by its runs so far and, for clocks that leave out waiting, by the wall."""
+        """Return whether there is time for another run: by the clock and, as it may exclude waiting, by wall time."""
         return sum(whole) <= self._longest and time.perf_counter() - begin <= 2 * self._longest
 
     def _metered(
         self, reference: float, parts: list[list[float]], whole: list[float], stage: Stage, inputs: Any
     ) -> Visit:
+        """Read the meters, and return all measurements of a visit."""
         samples: dict[str, list[float]] = {"latency": whole}
         for meter in self.meters:
             samples |= self._read(meter, stage, inputs, whole[-1])
         return Visit(reference, parts, samples)
 
     def _read(self, meter: Meter, through: Stage, inputs: Any, seconds: float) -> dict[str, list[float]]:
-        """Return what one run costs by a meter, over a window that it can resolve, and what else was read there."""
+        """Return the cost of one run, from a window that the meter can resolve, and its other readings."""
         runs, longest = meter.runs(seconds), self._longest
         if meter.shortest > longest:
             raise CoarseMeterError.of(meter, meter.shortest, longest)
@@ -308,14 +310,14 @@ class LocalBench(Bench):
                 return {meter.metric: [cost / runs], **rate, "window": [took], **samples}
             needed = took * least / cost if cost > 0 else 2 * took
             if not is_long:
-                # The run by which it was planned was a slow one, as first runs are.
+                # The window was planned from the time of a first run, which is slow.
                 needed = max(needed, meter.shortest)
             if needed > longest:
                 raise CoarseMeterError.of(meter, needed, longest)
             runs = max(2 * runs, math.ceil(runs * min(needed, longest) / took))
 
     def _whole_window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
-        """Return the cost of the runs by a meter and their time [s], from the first window that is not lost."""
+        """Return the cost of the runs and their time [s], from the first window that is not lost."""
         lost = 0
         while True:
             try:
@@ -326,14 +328,14 @@ class LocalBench(Bench):
                     raise MeasurementError(f"{error} So were the {lost - 1} before it.") from error
 
     def _window(self, meter: Meter, through: Stage, inputs: Any, runs: int) -> tuple[float, float]:
-        """Return the cost of the runs by a meter, and their time [s]."""
+        """Return the cost of the runs and their time [s], from one window."""
 
         def window(value: Any) -> Any:
             return [through(value) for _ in range(runs)][-1]
 
         meter.start()
         try:
-            # A meter counts on while the run waits for a processor.
+            # A meter keeps counting while the run waits for a processor.
             clock = self.runtime.clock
             (took,) = self._time([window], inputs, PerfClock() if isinstance(clock, ProcessorClock) else clock)
         except BaseException:
@@ -353,16 +355,16 @@ class LocalBench(Bench):
     def _time(self, chain: list[Stage], value: Any, clock: Clock | None = None) -> list[float]:
         times = time_chain(chain, value, clock or self.runtime.clock)
         if not math.isfinite(sum(times)):
-            # Refused here, so that no store holds it and every later run fails on it.
+            # Raise here: from a store, it would make every later run fail.
             raise MeasurementError(f"The clock returned {times}, which are not valid times.")
         return times
 
     def begin(self, key: str) -> None:
-        """Get ready for `step`: the input of the network whose first subject has this key."""
+        """Set the input of the next `step`: that of the network whose first subject has this key."""
         self._value = self._inputs[key]
 
     def step(self, key: str) -> None:
-        """Run one subject on what the step before returned, or a kernel on its own input."""
+        """Run one subject on the output of the previous step, or a kernel on its own input."""
         with as_subject_error():
             if key in self._kernels and self.runtime.divides:
                 self._value = self._inputs[key]
@@ -371,7 +373,7 @@ class LocalBench(Bench):
 
 @contextlib.contextmanager
 def as_subject_error() -> Iterator[None]:
-    """Turn whatever user code raises into a `CandidateError`; errors of the package itself pass."""
+    """Convert any exception of user code to a `CandidateError`; errors of the package pass."""
     try:
         yield
     except LatencyError:

@@ -23,41 +23,40 @@ from nni_latency.units import format_seconds, number_of
 #: A warm-up ends when a round takes as long as the one before, within this share.
 _WARM = 0.05
 
-#: How long nothing is told of what a round does [s].
+#: Least time between two reports within a round [s].
 _STEP = 1.0
 
-#: How often a network may fail for no reason that can be found before measuring is given up.
+#: Number of networks that may fail although each of their subjects runs, before the campaign is given up.
 _MAX_UNEXPLAINED_FAILURES = 3
 
-#: The moment at which a device was waited for in vain, see `Bench.cool_down`.
+#: Moment at which the device was still throttled after waiting, see `Bench.cool_down`.
 SLOWED = "slowed"
 
-#: The protocol by default.
+#: Default protocol of `measure_network`.
 _ONCE = Protocol(n_warmup=1, n_run=10, rounds=10, time_budget=5.0, half_width=0.0, processes=1)
 
 
 class Campaign:
-    """Measures what a schedule asks for, until it asks for nothing more.
+    """Measures the rounds of a schedule until there are no more.
 
-    Every visit is in the log before the next one begins, so that a process that is killed loses the visit in flight at
-    most. A subject is loaded when a round first has it. One that fails, crashes its process or takes too long is
-    recorded as failed; the others go on.
+    Every visit is logged before the next one begins, so that a killed process loses at most the current visit. A
+    subject is loaded when a round first contains it. A subject that fails, crashes its process or takes too long is
+    recorded as failed; the others continue.
 
     Parameters
     ----------
     schedule : Schedule
-        What is measured next.
+        Decides what to measure next.
     benches : Benches
-        Opens the benches on which it is measured.
+        Factory of the benches to measure on.
     log : CampaignLog
-        Where records and failures go; what it holds already is observed first.
+        Receives records and failures; the schedule first observes those that it already holds.
     clock : callable, default=time.perf_counter
-        Tells how much of the budget is spent [s].
+        Clock of the time budget [s].
     on_progress : callable, optional
-        Called with a `Progress` after every round, and after every subject that was left out.
+        Called with a `Progress` after every round, and after every subject that was excluded.
     on_step : callable, optional
-        Called inside of a round, once a second at most, with a `Progress` and what was done, such as ``3 of 9
-        networks``.
+        Called within a round, at most once a second, with a `Progress` and what was done, such as ``3 of 9 networks``.
     """
 
     def __init__(
@@ -82,16 +81,16 @@ class Campaign:
         self.resumed = schedule.rounds
 
     def run(self) -> None:
-        """Measure until the schedule asks for nothing more.
+        """Measure all rounds.
 
         Raises
         ------
         MeasurementError
-            If what must run cannot be run, or the clock does not work.
+            If a required subject cannot be run, or the clock does not work.
         InvalidValueError
             If the budget is too small for one round.
         OutputError
-            If a record cannot be kept.
+            If a record cannot be written.
         """
         with self._annotate_skipped_subjects(), contextlib.ExitStack() as stack:
             for session in self.schedule.sessions():
@@ -112,7 +111,7 @@ class Campaign:
 
     @contextlib.contextmanager
     def _annotate_skipped_subjects(self) -> Iterator[None]:
-        """Add to an error that nothing was run now, where all is known from an earlier run."""
+        """State in an error that the failure is of an earlier run, if nothing was run now."""
         try:
             yield
         except MeasurementError as error:
@@ -126,23 +125,23 @@ class Campaign:
         self.log.note(moment, self.benches.conditions().as_dict())
 
     def note_slowed(self) -> None:
-        """Note once what a device was like that heat slowed down although it was waited for."""
+        """Note once the conditions of a device that is still throttled after waiting."""
         if SLOWED not in self.log.conditions:
             self._note(SLOWED)
 
     def note_worker(self, worker: str) -> None:
-        """Note from which record on, counted from 0, which machine of a farm takes them."""
+        """Note the machine of a farm that takes the records from the next one on, counted from 0."""
         if worker != self._worker:
             self._worker = worker
             self.log.note(f"worker from record {len(self.log.records)}", {"worker": worker})
 
     def report(self, waited: float = 0.0) -> None:
-        """Tell how far the campaign is, `waited` seconds into a round."""
+        """Report the progress, `waited` seconds into a round."""
         self._reported = time.monotonic()
         self._on_progress(self._progress(waited))
 
     def step(self, what: str, waited: float = 0.0) -> None:
-        """Tell what a round has done, `waited` seconds into it, unless something was told within the last second."""
+        """Report a step of a round, `waited` seconds into it, unless the last report is less than a second old."""
         if time.monotonic() - self._reported >= _STEP:
             self._reported = time.monotonic()
             self._on_step(self._progress(waited), what)
@@ -158,7 +157,7 @@ class Campaign:
         self.schedule.fail(failure)
 
     def fail_unexplained(self, keys: Sequence[str], reason: str) -> None:
-        """Count a network that failed although each of its subjects ran."""
+        """Count a network that failed although each of its subjects ran; raise if there are too many."""
         self._unexplained += 1
         if self._unexplained >= _MAX_UNEXPLAINED_FAILURES:
             raise MeasurementError(
@@ -168,7 +167,7 @@ class Campaign:
 
 
 class _Session:
-    """What a campaign measures on one bench."""
+    """A session of a campaign, on one bench."""
 
     def __init__(self, campaign: Campaign, bench: Bench, process: int) -> None:
         self.campaign, self.schedule, self.bench, self.process = campaign, campaign.schedule, bench, process
@@ -187,7 +186,7 @@ class _Session:
             self.campaign.report()
 
     def _next(self) -> bool:
-        """Load what the next round needs; what cannot be loaded is left out, and the schedule is asked again."""
+        """Load the subjects of the next round, a new one if some cannot be loaded; return whether there is one."""
         begin = self.campaign.clock()
         while True:
             self._round = self.schedule.next_round()
@@ -196,13 +195,13 @@ class _Session:
             self.campaign.report(self.campaign.clock() - begin)
 
     def _new(self) -> list[Subject]:
-        """Return what the round has and the bench does not hold, the first parts of networks first."""
+        """Return the subjects of the round that are not loaded, those at the beginning of networks first."""
         places = {subject.key: (place, subject) for chain in self._round for place, subject in enumerate(chain)}
         new = sorted((place, key) for key, (place, _) in places.items() if key not in self._admitted)
         return [places[key][1] for _, key in new]
 
     def _admit_all(self, subjects: Sequence[Subject]) -> bool:
-        """Load subjects; one that cannot be loaded is recorded as failed. Whether all are there."""
+        """Load subjects, record those that cannot be loaded as failed, and return whether all are loaded."""
         for subject in subjects:
             self.campaign.log.admit(subject)
         found: list[bool] = []
@@ -227,7 +226,7 @@ class _Session:
         return False
 
     def _warm_up(self) -> None:
-        """Repeat a round until it takes as long as before. It does not count: a resumed campaign is cold as well."""
+        """Repeat a round, without recording it, until its time settles; in a resumed campaign as well."""
         totals: list[float] = []
         spent, budget = 0.0, self.schedule.protocol.time_budget
         while len(totals) < self.schedule.warm_up and not windows_agree(totals, 1, _WARM):
@@ -235,14 +234,14 @@ class _Session:
                 return
             self._cool_down()
             records = self._visit_all(self._round, keep=False)
-            # Of the visits alone: a machine of a farm may have had to be waited for.
+            # The visits alone, without waiting for a machine of a farm.
             duration = sum(record.duration for record in records)
             if records:
                 totals.append(sum(sum(record.whole) for record in records))
                 spent += duration
 
     def _cool_down(self) -> None:
-        """Let the bench wait for a device that heat slows down, which costs no budget; note where that is in vain."""
+        """Wait while the device is throttled, which costs no budget, and note if it remains so."""
         begin = self.campaign.clock()
         if not self.bench.cool_down():
             self.campaign.note_slowed()
@@ -299,7 +298,7 @@ class _Session:
         return ()
 
     def _record(self, chain: Chain, visited: Visited, waited: float) -> Record:
-        """Make the record of a visit; one that was taken elsewhere says how long it took, and where."""
+        """Make the record of a visit; another machine reports its own duration, time and name."""
         visit = visited.visit
         self.campaign.note_worker(visited.worker)
         return Record(
@@ -315,9 +314,9 @@ class _Session:
         ).rounded()
 
     def _charged(self, record: Record, begin: float | None) -> Record:
-        """Add to a record's duration what was prepared before it, where the budget includes that.
+        """Add the preparation before a visit to its duration, if the budget includes preparation.
 
-        Of a visit that was taken elsewhere only what came before it was asked for, at `begin`: it waited for its turn.
+        For a visit on another machine, only the time before its request at `begin` counts: then it waited for its turn.
         """
         if not self.schedule.counts_preparation:
             return record
@@ -326,7 +325,7 @@ class _Session:
         return replace(record, duration=duration).rounded()
 
     def _find_culprit(self, chain: Chain, reason: str) -> None:
-        """Run a network that failed part by part, and record the subject that fails."""
+        """Run a failed network part by part, and record the subject that fails."""
         if len(chain) == 1:
             self.campaign.fail(Failure(chain[0].key, reason))
             return
@@ -344,18 +343,18 @@ class _Session:
 def measure_network(
     network: Any, example_inputs: Any, runtime: Runtime, protocol: Protocol | None = None
 ) -> Measurement:
-    """Time a network from input to output, again and again, once it is warm.
+    """Time repeated runs of a whole network after a warm-up.
 
     Parameters
     ----------
     network : nn.Module
-        What to run; copies of it are measured.
+        The network; a copy of it is run.
     example_inputs : Tensor, tuple, dict, or sequence of int
-        What it takes, as for `nni_latency.operators.trace`; or the shape of its one input, batch first.
+        Its inputs, as for `nni_latency.operators.trace`; or the shape of a single input, batch first.
     runtime : Runtime
-        What executes it.
+        Runtime that executes it.
     protocol : Protocol, optional
-        How; by default 100 timed runs in one process, in at most 5 s.
+        Measuring protocol; by default 100 timed runs in one process, in at most 5 s.
 
     Returns
     -------

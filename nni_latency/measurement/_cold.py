@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator without a network around it, met as in one: its weights out of the cache, its inputs just made."""
+"""Subjects that time a single operator as in a network: its weights out of the cache, its inputs just written."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from nni_latency.measurement._subject import Build, Chain, Subject
 from nni_latency.operators import Inputs
 from nni_latency.platforms import cache_sizes
 
-#: Least and most memory that is touched to empty the caches, and as many times the largest cache [byte].
+#: Bounds of the memory that is written to flush all caches [byte], and its size relative to the largest cache.
 _LEAST_FLUSH, _MOST_FLUSH, _TIMES_CACHE = 64 * 2**20, 512 * 2**20, 2
 
-#: What a small network touches between two visits of one of its layers, several times the cache that a processor has
-#: for itself [byte].
+#: Memory that a small network accesses between two runs of one of its layers, several times a private cache [byte].
 NETWORK_TRAFFIC = 16 * 2**20
 
-#: What is touched between two runs of kernels side by side, as many times the second-level cache, and where that is not
-#: known [byte].
+#: Memory that is written between two runs of parallel kernels: relative to the second-level cache, and where its size
+#: is unknown [byte].
 _TIMES_NEAR_CACHE, _NEAR_TRAFFIC = 2, 4 * 2**20
 
 
 def cold_chain(key: str, build: Build, input_shapes: Sequence[Sequence[int]], dtype: str = "float32") -> Chain:
-    """Return what a bench runs to time an operator alone, and cold.
+    """Return the subjects that time a single operator with cold caches.
 
-    The first part of every run empties the caches, the second writes the inputs anew, as the operator before it in
-    a network would, and the third is the operator.
+    In every run the first one flushes the caches, the second writes the inputs, as the previous operator of a network
+    would, and the third is the operator.
 
     Parameters
     ----------
     key : str
-        Of the operator.
+        Key of the operator.
     build : callable
-        Makes the operator; it takes its inputs one by one.
+        Factory of the operator, which takes its inputs as separate arguments.
     input_shapes : sequence of sequence of int
-        Shapes of its inputs.
+        Shapes of the inputs.
     dtype : str, default="float32"
-        Their element type.
+        Element type of the inputs.
 
     Returns
     -------
@@ -58,7 +57,7 @@ def cold_chain(key: str, build: Build, input_shapes: Sequence[Sequence[int]], dt
 
 
 def flush_size(root: Path = Path("/")) -> int:
-    """Return how much memory has to be touched until nothing else is in any cache [byte].
+    """Return how much memory must be written to flush all caches [byte].
 
     Parameters
     ----------
@@ -70,7 +69,7 @@ def flush_size(root: Path = Path("/")) -> int:
 
 
 def near_flush_size(root: Path = Path("/")) -> int:
-    """Return how much memory has to be touched until nothing else is in the private caches of a processor [byte].
+    """Return how much memory must be written to flush the private caches of a processor [byte].
 
     Shared caches keep their contents, as between two runs of a network.
 
@@ -84,7 +83,7 @@ def near_flush_size(root: Path = Path("/")) -> int:
 
 
 class _Native(nn.Module):
-    """Prepares what is timed, and runs in torch whatever the runtime: compiled, nothing would be left of it."""
+    """Prepares a timed operator; runs in torch on every runtime, because a compiler would remove it."""
 
     native = True
 
@@ -94,7 +93,7 @@ class _Flush(_Native):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        # Whole numbers, which no precision makes smaller.
+        # Integers, whose size does not depend on the precision.
         self.filler: torch.Tensor
         self.register_buffer("filler", torch.zeros(size // 4, dtype=torch.int32))
 
@@ -104,7 +103,7 @@ class _Flush(_Native):
 
 
 class _Inputs(_Native):
-    """Makes the inputs of an operator."""
+    """Writes the inputs of an operator."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> None:
         super().__init__()

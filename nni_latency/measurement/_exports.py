@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in ONNX that the worker processes of a campaign keep for each other, as exporting takes long."""
+"""Exported ONNX networks, which the worker processes of a campaign share because exporting is slow."""
 
 from __future__ import annotations
 
@@ -12,33 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nni_latency.operators import OnnxNetwork
 
-#: What the networks of a campaign may take on the disk [byte]; those beyond are exported in every process.
+#: Disk space for the networks of a campaign [byte]; further ones are exported in every process.
 _MOST = 2**30
 
-#: What stands before a network: its checksum, the number of its parts, and whether they are joined networks [byte].
+#: Header of a file [byte]: checksum, number of the network's parts, and whether these are joined networks.
 _CHECKSUM, _LABELS, _JOINED = 4, 4, 1
 
 
 @dataclass(frozen=True)
-class Exports:
-    """Networks that were exported, by the bytes of the subjects that they are made of.
-
-    Parameters
-    ----------
-    folder : Path
-        Where they are; whoever made it removes it.
-    """
-
-    folder: Path
-
-    def of(self, packed: bytes) -> Export:
-        """Return where the network of a subject is kept, of which `pack_subject` made bytes."""
-        return Export(self.folder / hashlib.sha256(packed).hexdigest())
-
-
-@dataclass(frozen=True)
 class Export:
-    """Where the network of one subject is kept.
+    """The file of the exported network of one subject. Immutable.
 
     Parameters
     ----------
@@ -48,8 +31,13 @@ class Export:
 
     path: Path
 
+    @classmethod
+    def of(cls, folder: Path, packed: bytes) -> Export:
+        """Return the file of a subject that `pack_subject` packed, in the folder of a campaign."""
+        return cls(folder / hashlib.sha256(packed).hexdigest())
+
     def find(self) -> OnnxNetwork | None:
-        """Return the network; None if none was kept, or if the file is damaged."""
+        """Return the network; None if the file is absent or damaged."""
         import onnx
 
         from nni_latency.operators import OnnxNetwork
@@ -65,14 +53,14 @@ class Export:
         return OnnxNetwork(model, int.from_bytes(body[:_LABELS], "little"), is_joined=bool(body[_LABELS]))
 
     def keep(self, stage: Any) -> None:
-        """Keep the network if what was prepared of the subject was exported to ONNX and there is room."""
+        """Write the network of a prepared subject if it was exported to ONNX, and there is room."""
         from nni_latency.operators import OnnxNetwork
 
         network = getattr(stage, "network", None)
         if not isinstance(network, OnnxNetwork) or not getattr(stage, "was_exported", False):
             return
         try:
-            # A damaged file of the same network gives its room back.
+            # Free the space of a damaged file of the same network.
             self.path.unlink(missing_ok=True)
             room = _MOST - sum(file.stat().st_size for file in self.path.parent.iterdir())
             if network.model.ByteSize() > room:
@@ -85,5 +73,5 @@ class Export:
                 file.writelines((checksum, head, body))
             part.replace(self.path)
         except (OSError, ValueError):
-            # A full disk, or more than protobuf can hold: then every process exports it.
+            # The disk is full, or the network is too large for protobuf: every process exports it.
             return

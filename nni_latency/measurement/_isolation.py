@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._bench import Bench, CandidateError, LocalBench, WorkerDiedError
-from nni_latency.measurement._exports import Exports
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Visit
 from nni_latency.measurement._subject import Chain, Subject, pack, pack_subject, unpack
@@ -42,7 +41,7 @@ _COMMAND = "import sys; sys.path[:] = {path!r}; from nni_latency.measurement._is
 
 
 class Benches(ABC):
-    """Opens benches on one machine, and says what they measure on. Safe to use again and again."""
+    """Factory of benches on one machine, which can be used repeatedly."""
 
     #: Whether every bench runs in a separate process.
     isolated: bool
@@ -50,35 +49,35 @@ class Benches(ABC):
     @property
     @abstractmethod
     def platform(self) -> Platform:
-        """Where the numbers are taken."""
+        """Platform of the measurements."""
 
     @abstractmethod
     def conditions(self) -> Conditions:
-        """Say what the machine is like at this moment."""
+        """Return the conditions of the machine at this moment."""
 
     @abstractmethod
     def open(self, protocol: Protocol, *, calls: bool = False) -> Bench:
-        """Return a new bench, to be entered; see `LocalBench`."""
+        """Return a new bench, which is a context manager; see `LocalBench`."""
 
     def expecting(self, sessions: Iterable[Sequence[Chain]]) -> contextlib.AbstractContextManager[None]:
         """Return a context in which a campaign measures these networks, each session on a bench.
 
-        It does nothing by default. Benches on another machine say how much is sent there.
+        By default it does nothing. Benches on another machine report how much they send.
         """
         return contextlib.nullcontext()
 
 
 class LocalBenches(Benches):
-    """Benches of this machine, in worker processes where runtime and system allow it.
+    """Benches of this machine, in worker processes if runtime and system support it.
 
     Parameters
     ----------
     runtime : Runtime
-        What executes the subjects.
+        Runtime that executes the subjects.
     meters : sequence of Meter, default=()
-        What is read besides the clock.
+        Meters to read in addition to the clock.
     limits : Limits, optional
-        What the worker processes may use.
+        Resource limits of the worker processes.
 
     Raises
     ------
@@ -100,11 +99,11 @@ class LocalBenches(Benches):
 
     @property
     def platform(self) -> Platform:
-        """Where the numbers are taken."""
+        """Platform of the measurements."""
         return self.runtime.platform
 
     def conditions(self) -> Conditions:
-        """Say what the machine is like at this moment."""
+        """Return the conditions of the machine at this moment."""
         found = self.runtime.conditions()
         return replace(found, **_metered(self.meters)) if self.meters else found
 
@@ -115,30 +114,30 @@ class LocalBenches(Benches):
             return IsolatedBench(self.runtime, protocol, exports=self._exports(), **given)
         return LocalBench(self.runtime, protocol, calls=calls, meters=self.meters)
 
-    def _exports(self) -> Exports | None:
-        """Return where the processes keep what they export; those with limits write nothing that others read."""
+    def _exports(self) -> Path | None:
+        """Return the folder of exports; None for processes with limits, which must not write what others read."""
         if not self.runtime.takes_onnx or self.limits is not None:
             return None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="nni_latency_exports_"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return Exports(self._folder)
+        return self._folder
 
 
 class IsolatedBench(Bench):
-    """A bench in a worker process, which is started again when it dies.
+    """A bench in a worker process, which is restarted if it dies.
 
-    Subjects and the runtime reach it by cloudpickle, so they may be defined in a script or a notebook.
-    The worker does not see Ctrl-C, ends with this process, and is the first that Linux kills when memory runs out.
+    Subjects and the runtime are sent by cloudpickle, so they may be defined in a script or a notebook. The worker
+    ignores Ctrl-C, ends with this process, and is the first that Linux kills when memory runs out.
 
     Parameters
     ----------
     runtime, protocol, calls, meters
         As for `LocalBench`. The protocol's `timeout` is how long one command may take.
     limits : Limits, optional
-        What the worker process may use.
-    exports : Exports, optional
-        Where the worker keeps networks that it exports for those after it.
+        Resource limits of the worker process.
+    exports : Path, optional
+        As for `LocalBench`.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class IsolatedBench(Bench):
         calls: bool = False,
         meters: Sequence[Meter] = (),
         limits: Limits | None = None,
-        exports: Exports | None = None,
+        exports: Path | None = None,
     ) -> None:
         made = partial(LocalBench, runtime, protocol, calls=calls, meters=tuple(meters), exports=exports)
         self._payload = pack((made, limits), "The runtime")
@@ -175,7 +174,7 @@ class IsolatedBench(Bench):
         self.admit_packed(subject.key, pack_subject(subject))
 
     def admit_packed(self, key: str, packed: bytes) -> None:
-        """Load a subject of which `pack_subject` made bytes; in this process they are not unpacked."""
+        """Load a subject packed by `pack_subject`; it is not unpacked in this process."""
         self._admitted[key] = packed
         try:
             self._load([key])
@@ -190,17 +189,17 @@ class IsolatedBench(Bench):
         return measured
 
     def begin(self, key: str) -> None:
-        """Get ready for `step`: the input of the network whose first subject has this key."""
+        """Set the input of the next `step`: that of the network whose first subject has this key."""
         self._load([key])
         self._ask("begin", key)
 
     def step(self, key: str) -> None:
-        """Run one subject on what the step before returned."""
+        """Run one subject on the output of the previous step."""
         self._load([key])
         self._ask("step", key)
 
     def _load(self, keys: Sequence[str]) -> None:
-        """Load what the worker does not hold; it holds nothing after it has died and was started again."""
+        """Load the subjects that the worker does not hold; a restarted worker holds none."""
         if self._worker is None:
             self._start()
         for key in keys:
@@ -218,7 +217,7 @@ class IsolatedBench(Bench):
             raise
         if kind == "candidate":
             if "CUDA error" in answer:
-                # Nothing works any more on a GPU's context after such an error.
+                # The GPU's context is unusable after such an error.
                 self._stop()
             raise CandidateError(answer)
         if kind == "error":
@@ -235,7 +234,7 @@ class IsolatedBench(Bench):
 
 
 def _metered(meters: Sequence[Meter]) -> dict[str, Any]:
-    """Say what reads the energy, what it assumes, and what the machine draws without work [W]."""
+    """Return meters, their assumptions and the idle power of the machine [W], as conditions."""
     idle = 0.0
     for meter in meters:
         if meter.metric == "energy":
@@ -250,18 +249,18 @@ def _metered(meters: Sequence[Meter]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a worker process may use. Immutable.
+    """Resource limits of a worker process. Immutable.
 
     A process with limits works in a temporary folder, which is removed with it.
 
     Parameters
     ----------
     memory : int, optional
-        Memory that it may allocate [byte].
+        Largest memory that it may allocate [byte].
     file_size : int, optional
-        Size of a file that it may write [byte].
+        Largest file that it may write [byte].
     open_files : int, optional
-        Files and connections that it may have open.
+        Most files and connections that it may have open.
     """
 
     memory: int | None = None
@@ -269,7 +268,7 @@ class Limits:
     open_files: int | None = None
 
     def apply(self) -> None:
-        """Bind this process to them for the rest of its life; nothing where the operating system has no such limits."""
+        """Set the limits of this process for the rest of its life; does nothing on systems without such limits."""
         if sys.platform == "win32":
             return
         import resource
@@ -288,14 +287,14 @@ class Limits:
 
 
 class WorkerProcess:
-    """A process that does what it is asked, and the line to it.
+    """A process that executes method calls, and the connection to it.
 
     Parameters
     ----------
     payload : bytes
-        By cloudpickle, what makes the context manager whose methods are asked for, and the `Limits` or None.
+        Factory of the context manager whose methods are called, and the `Limits` or None; pickled by cloudpickle.
     private : bool, default=False
-        Give it a private folder for its work and its temporary files.
+        Whether it works in a private folder, which also holds its temporary files.
     """
 
     def __init__(self, payload: bytes, *, private: bool = False) -> None:
@@ -339,14 +338,14 @@ class WorkerProcess:
         Parameters
         ----------
         make : callable
-            Makes the context manager whose methods are asked for.
+            Factory of the context manager whose methods are called.
         limits : Limits
-            What it may use.
+            Resource limits of the process.
         """
         return cls(pack((make, limits), "What a worker process does"), private=True)
 
     def ask(self, question: Any, timeout: float) -> tuple[str, Any]:
-        """Send a question and wait for the answer; `CandidateError` if the worker dies or takes too long."""
+        """Send a call and wait for its result; raise `CandidateError` if the worker dies or takes too long."""
         try:
             self._line.send(question)
             if not self._line.poll(timeout):
@@ -357,7 +356,7 @@ class WorkerProcess:
         return kind, answer
 
     def stop(self) -> None:
-        """Kill it; it has nothing to lose."""
+        """Kill the process, which has no state to save."""
         self._line.close()
         self._process.kill()
         self._process.wait()
@@ -378,14 +377,14 @@ class WorkerProcess:
         return f"its process ended with code {code}"
 
     def _last_output_line(self) -> str:
-        """Return the last line that it wrote."""
+        """Return the last line of the output of the process."""
         self._remarks.seek(0)
         lines = self._remarks.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
 
 def serve(descriptor: int) -> None:
-    """Do what comes over the line until it is closed: the whole life of a worker."""
+    """Execute calls until the connection is closed: the main function of a worker."""
     faulthandler.enable()
     _raise_oom_score()
     line = Connection(descriptor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a network: its parameters, and the most that the tensors of one forward pass take together."""
+"""Memory of a network: of its parameters, and of the tensors of one forward pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ATEN = torch.ops.aten
 
 
 def parameter_memory(module: nn.Module) -> int:
-    """Count the memory of a module's parameters and buffers, at the dtypes that they have.
+    """Count the memory of a module's parameters and buffers, at their dtypes.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def parameter_memory(module: nn.Module) -> int:
     Returns
     -------
     int
-        Size of their storages [byte]; one that several of them share counts once, and in full.
+        Size of their storages [byte]; a shared storage counts once, and in full.
 
     Raises
     ------
@@ -54,33 +54,33 @@ def parameter_memory(module: nn.Module) -> int:
 def activation_memory(
     module: nn.Module, inputs: torch.Tensor | Sequence[torch.Tensor], *, compute: bool = False
 ) -> int:
-    """Count the most memory that the tensors of one forward pass take at the same time.
+    """Count the peak memory of the tensors of one forward pass.
 
     The pass runs in evaluation mode without autograd. The inputs count from its beginning to its end and the outputs
     from where they are made; parameters and buffers do not count. Tensors that share a storage count once and in full,
     and a storage counts until the last reference to it goes. A call refers to its arguments, so what goes into a module
     lives until that module returns.
 
-    An operator is seen as torch's dispatcher sees it. Memory that is not a tensor there is not counted: workspaces of
-    convolutions and matrix products, copies that a kernel makes for itself, and what the allocator rounds up. Nor are
-    the statistics that batch normalisation saves for training, which have another size on every device. A few composite
-    operators avoid writing in place while they are watched, and count one tensor more than they take otherwise: so does
-    a linear layer with a bias whose input is not contiguous.
+    Operators are those of torch's dispatcher. Memory that is not a tensor there is not counted: workspaces of
+    convolutions and matrix products, internal copies of kernels, and rounding by the allocator. Nor are the statistics
+    that batch normalisation saves for training, whose size depends on the device. A few composite operators do not
+    write in place while they are observed, and count one tensor too many: for example, a linear layer with a bias whose
+    input is not contiguous.
 
-    Without `compute` the pass runs on meta tensors, which have a shape and no content: nothing is computed, and the
-    time goes to working out shapes, the same for a small picture as for a large batch. The number is that of every
-    device, except where torch chooses operators by the device, as it does for recurrent layers and attention;
-    `compute` then gives the number of the device where the network is.
+    Without `compute` the pass runs on meta tensors, which have a shape and no content. Nothing is computed, so it takes
+    as long for a large batch as for a small picture. The result is the same on every device, except where torch
+    chooses operators by the device, as for recurrent layers and attention; `compute` then gives the result of the
+    device of the network.
 
     Parameters
     ----------
     module : nn.Module
         The network; a copy of it is run.
     inputs : Tensor or sequence of Tensor
-        What the forward pass takes. Only shapes, dtypes and shared storages matter, unless `compute` is set.
+        Inputs of the forward pass. Only shapes, dtypes and shared storages matter, unless `compute` is set.
     compute : bool, default=False
-        Whether to run the pass for real, where the network and the inputs are. It is needed where the network's course
-        depends on the numbers in its tensors.
+        Whether to compute the pass, on the device of the network and the inputs. This is necessary if the control flow
+        of the network depends on the values of its tensors.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def activation_memory(
 
     Examples
     --------
-    Input and output of 4000 byte each; in place, there is one tensor alone.
+    Input and output of 4000 byte each; in place, there is only one tensor.
 
     >>> activation_memory(nn.ReLU(), torch.zeros(1, 1000))
     8000
@@ -107,33 +107,32 @@ def activation_memory(
     given = _as_tuple(inputs)
     copied = _copy_for_inference(module)
     if compute:
-        # In one call, so that tensors which share a storage go on sharing it.
+        # In one call, so that shared storages stay shared.
         own = copy.deepcopy(tuple(tensor.detach() for tensor in given))
     else:
         copied, own = copied.to("meta"), _on_meta(given)
     watch = _StorageWatch(copied, own)
-    # What the network makes itself belongs on meta too, even where it names no device.
+    # Tensors that the network creates without naming a device belong on meta, too.
     place = contextlib.nullcontext() if compute else torch.device("meta")
-    # Not inference mode: it would hand composite operators to the watch whole and hide the tensors inside.
+    # Not inference mode: it would dispatch composite operators as a whole, which hides the tensors inside.
     with _explained(module, given), torch.no_grad(), place, watch:
         copied(*own)
     return watch.peak
 
 
 def cuda_activation_memory(module: nn.Module, inputs: torch.Tensor | Sequence[torch.Tensor]) -> int:
-    """Measure by how much one forward pass raises what CUDA's caching allocator holds for tensors.
+    """Measure by how much one forward pass raises the memory that CUDA's caching allocator holds for tensors.
 
-    It is what `activation_memory` counts, and what the allocator and the kernels add: every tensor is rounded up to a
-    multiple of 512 byte, and workspaces that live no longer than an operator are included. Workspaces that stay, such
-    as that of cuBLAS, are not, because the pass runs once before it is measured. The statistics of the allocator's peak
-    are reset.
+    In addition to what `activation_memory` counts, every tensor is rounded up to a multiple of 512 byte, and workspaces
+    of single operators are included. Permanent workspaces, such as that of cuBLAS, are not, because the pass runs once
+    before it is measured. The peak statistics of the allocator are reset.
 
     Parameters
     ----------
     module : nn.Module
         The network; a copy of it goes to the GPU.
     inputs : Tensor or sequence of Tensor
-        What the forward pass takes; copies go to the GPU. The first one says which GPU, if it is on one.
+        Inputs of the forward pass; copies go to the GPU: to that of the first input, if it is on one.
 
     Returns
     -------
@@ -153,7 +152,7 @@ def cuda_activation_memory(module: nn.Module, inputs: torch.Tensor | Sequence[to
     device = resolve_device(str(given[0].device) if given[0].is_cuda else "cuda")
     with _explained(module, given), torch.inference_mode():
         copied = _copy_for_inference(module).to(device)
-        # The first pass makes what stays: handles, workspaces, chosen algorithms.
+        # The first pass creates permanent state: handles, workspaces, chosen algorithms.
         _run_on(device, copied, given)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -162,15 +161,15 @@ def cuda_activation_memory(module: nn.Module, inputs: torch.Tensor | Sequence[to
 
 
 class _StorageWatch(TorchDispatchMode):
-    """Follow which storages live while operators run, and remember the most that they took together.
+    """Track the live storages while operators run, and their peak size.
 
-    References to storages are those of C++: a storage's Python object may go and come back while the storage lives. A
-    weak one keeps the address from being used again, so the address can stand for the storage. No storage has to say
-    when it dies, because the sum only grows where an operator returns: there the dead are struck off.
+    References to storages are those of C++, because the Python object of a storage may be freed and created again while
+    the storage lives. A weak one keeps the address from being reused, so the address identifies the storage. Dead
+    storages are removed when an operator returns, the only time when the sum can grow.
     """
 
     #: Batch normalisation returns further tensors for the backward pass: empty ones on a CPU in evaluation mode, two
-    #: numbers a channel on other devices. They go at once.
+    #: numbers per channel on other devices. They are freed immediately.
     _ONE_OUTPUT = frozenset({_ATEN.native_batch_norm.default})
 
     def __init__(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -185,7 +184,7 @@ class _StorageWatch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         outputs = func(*args, **kwargs)
-        # Arguments too: what torch.tensor makes on meta is not seen before an operator reads it.
+        # Arguments as well: a result of torch.tensor on meta is not dispatched before an operator reads it.
         self._see((args, tuple(kwargs.values()), outputs[:1] if func in self._ONE_OUTPUT else outputs))
         return outputs
 
@@ -193,7 +192,7 @@ class _StorageWatch(TorchDispatchMode):
         self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
         for storage in map(_storage_of, tensors_in(tensors)):
             if storage._cdata not in self._uncounted:
-                # Known ones too: an operator may have made the storage larger.
+                # Known ones as well: an operator may have enlarged the storage.
                 self._live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         self.peak = max(self.peak, sum(size for _, size in self._live.values()))
 
@@ -231,7 +230,7 @@ def _as_tuple(inputs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _on_meta(tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Make tensors without content that lie in their storages, and share them, as the given ones do."""
+    """Return tensors without content that have the same layout and shared storages as the given ones."""
     storages: dict[int, torch.UntypedStorage] = {}
 
     def follow(tensor: torch.Tensor) -> torch.Tensor:
@@ -249,14 +248,14 @@ def _run_on(device: str, module: nn.Module, inputs: Iterable[torch.Tensor]) -> N
 
 @contextlib.contextmanager
 def _explained(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Turn what a module raises when its inputs do not fit into one sentence."""
+    """Convert the exceptions of a module whose inputs do not match to one sentence."""
     try:
         yield
     except LatencyError:
         raise
     except torch.cuda.OutOfMemoryError as error:
         raise MeasurementError(f"The GPU has too little memory for {type(module).__name__}: {error}") from error
-    # Not errors of torch alone: a module may unpack a shape or look up an index itself.
+    # Not only errors of torch: a module may unpack a shape or look up an index itself.
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
         raise InvalidValueError(f"The inputs of shape {shapes} do not fit {type(module).__name__}: {error}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Meter`: what reads energy, power or another quantity besides time."""
+"""`Meter`: the interface to readings of energy, power or another quantity besides time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 from nni_latency.errors import MeasurementError
-from nni_latency.hook_checks import CONTEXT, COUNT, Check, Guard, Pluggable, is_number, is_text
+from nni_latency.hook_checks import CONTEXT, COUNT, NOT_NEGATIVE, TEXT, Check, Guard, Pluggable, is_number
 from nni_latency.units import METRICS, format_seconds
 
 
@@ -19,19 +19,19 @@ class WindowLostError(MeasurementError):
 
 
 class CoarseMeterError(MeasurementError):
-    """Raised where no window that is allowed is long enough for a meter.
+    """Raised if no permitted window is long enough for a meter.
 
     Attributes
     ----------
     needed : float
-        The window that it needs [s].
+        Shortest window that it needs [s].
     """
 
     needed = 0.0
 
     @classmethod
     def of(cls, meter: Meter, needed: float, longest: float) -> CoarseMeterError:
-        """Make the error of a meter that needs a longer window than `longest` [s]."""
+        """Return the error of a meter that needs a longer window than `longest` [s]."""
         found = cls(
             f"{meter.description} is too coarse for this: it needs a window of {format_seconds(needed)}, and a visit "
             f"may take {format_seconds(longest)}. Allow longer windows ('max_measure_execution_time' of the "
@@ -41,15 +41,12 @@ class CoarseMeterError(MeasurementError):
         return found
 
 
-_NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, least=0))
-
-
 class Meter(Pluggable, ABC):
-    """Reads what runs cost in its metric. Not thread-safe; it lives in the process that measures.
+    """Reads the cost of runs in one metric. Not thread-safe; used in the process that measures.
 
     A bench reads it over a window of repeated runs, because most meters are updated less often than a network runs.
-    Errors of the device surface as `MeasurementError`. A meter reaches worker processes by cloudpickle: what cannot be
-    sent is opened in `session`, where `period` and `resolution` may be found as well.
+    Errors of the device are raised as `MeasurementError`. A meter is sent to worker processes by cloudpickle; anything
+    that cannot be sent is opened in `session`, which may also determine `period` and `resolution`.
     """
 
     _kind = "meter"
@@ -57,28 +54,28 @@ class Meter(Pluggable, ABC):
         "session": Guard(CONTEXT, opens=True),
         "start": Guard(),
         "stop": Guard(("a number", is_number)),
-        "idle": Guard(_NOT_NEGATIVE),
+        "idle": Guard(NOT_NEGATIVE),
         "observations": Guard(("a mapping", lambda answer: isinstance(answer, Mapping))),
         "runs": Guard(COUNT),
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
         "metric": (f"one of {', '.join(METRICS)}", lambda value: isinstance(value, str) and value in METRICS),
-        "description": ("a text that is not empty", is_text),
+        "description": TEXT,
         "assumption": ("a text", lambda value: isinstance(value, str)),
         "least_steps": COUNT,
     }
-    #: Those that may be known in a session alone.
+    #: Attributes that may be known only within a session.
     _opened_attributes: ClassVar[Mapping[str, Check]] = dict.fromkeys(
-        ("resolution", "period", "settling"), _NOT_NEGATIVE
+        ("resolution", "period", "settling"), NOT_NEGATIVE
     )
 
-    #: What it reads, such as ``energy``, in the metric's SI unit.
+    #: Metric that it reads, such as ``energy``.
     metric: str
 
-    #: The smallest difference that it can resolve, in the metric's SI unit.
+    #: Smallest difference that it can resolve, in the metric's SI unit.
     resolution: float
 
-    #: How often its reading is updated [s].
+    #: Time between updates of its reading [s].
     period: float = 0.0
 
     #: A window is at least this many times as long as the period, and as costly as the resolution.
@@ -87,12 +84,12 @@ class Meter(Pluggable, ABC):
     #: Time at the beginning of a window whose readings do not count [s].
     settling: float = 0.0
 
-    #: What it assumes instead of measuring it, as in "a constant power of 10 W"; every result says so.
+    #: Assumption that replaces a measurement, such as "a constant power of 10 W"; every result states it.
     assumption: str = ""
 
     @property
     def description(self) -> str:
-        """What it is, as it stands in results and messages."""
+        """Its description in results and messages."""
         return type(self).__name__
 
     def session(self) -> AbstractContextManager[None]:
@@ -100,7 +97,7 @@ class Meter(Pluggable, ABC):
         return nullcontext()
 
     def check_opened(self) -> None:
-        """Raise `PluginError` if a plugin's meter does not know in its session what has to be known of it there."""
+        """Raise `PluginError` if a plugin's meter lacks an attribute that must be known within a session."""
         if self._origin:
             self.check_attributes(which=self._opened_attributes)
 
@@ -110,35 +107,35 @@ class Meter(Pluggable, ABC):
 
     @abstractmethod
     def stop(self) -> float:
-        """End the window and return what it cost, in the metric's SI unit.
+        """End the window and return its cost, in the metric's SI unit.
 
         Raises
         ------
         WindowLostError
-            If readings are missing. The bench measures another window then.
+            If readings are missing; the bench then measures another window.
         MeasurementError
             If the device does not answer.
         """
 
     def idle(self) -> float:
-        """Return what a second without work costs [unit/s]; 0 where that is not known. It may take some seconds."""
+        """Return the cost of a second without work [unit/s]; 0 if it is unknown. It may take some seconds."""
         return 0.0
 
     def observations(self) -> Mapping[str, Sequence[float]]:
-        """Return what else was read in the last window, such as clocks [Hz]; it is kept in the record."""
+        """Return other readings of the last window, such as clocks [Hz], for the record."""
         return {}
 
     @property
     def shortest(self) -> float:
-        """The shortest window that says something, by the period alone [s]."""
+        """Shortest useful window, by the period alone [s]."""
         return self.settling + self.least_steps * self.period
 
     def runs(self, seconds: float) -> int:
-        """Return how many runs of a network a window needs.
+        """Return the number of runs of a network in a window.
 
         Parameters
         ----------
         seconds : float
-            What one run takes [s].
+            Time of one run [s].
         """
         return max(1, math.ceil(self.shortest / max(seconds, 1e-9)))

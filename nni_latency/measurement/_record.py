@@ -20,19 +20,19 @@ CLOCK_CHANGE = 0.05
 
 @dataclass(frozen=True)
 class Visit:
-    """What a bench measured while it stayed at one network.
+    """Measurements of one visit of a network.
 
     Parameters
     ----------
     reference : float
-        Time of the reference operator just before [s].
+        Time of the reference operator just before the visit [s].
     parts : list of list of float
-        Time of every part [s], by timed run; empty where the network has one part only, unless the bench sees calls:
-        then that of every call of a torch function.
+        Time of every part by timed run [s]. For a network of one part, the time of every call of a torch function if
+        the bench times calls, otherwise empty.
     samples : mapping of str to list of float
-        By metric, in its SI unit: the cost of the whole network in runs without a mark between the parts.
+        Costs of the whole network by metric, in its SI unit, in runs without marks between the parts.
     fallbacks : tuple of Fallback, default=()
-        Nodes that did not run where, or in the precision, that was asked for.
+        Nodes that ran in another place or precision than requested.
     """
 
     reference: float
@@ -47,7 +47,7 @@ class Visit:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What makes the visit doubtful, as sentences: clocks or a power limit that changed in the middle of it.
+        """Reasons to doubt the visit, as sentences: clocks or a power limit that changed during it.
 
         Examples
         --------
@@ -67,12 +67,12 @@ class Visit:
 
 @dataclass(frozen=True)
 class Record(Visit):
-    """The raw numbers of one visit, and what they belong to. Immutable.
+    """The raw numbers of one visit, with its subjects, process and time. Immutable.
 
     Parameters
     ----------
     subjects : tuple of str
-        Keys of the subjects that ran one after another.
+        Keys of the subjects that ran in sequence.
     round : int
         Number of the round within the campaign.
     process : int
@@ -91,12 +91,12 @@ class Record(Visit):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Record:
-        """Make one of plain values.
+        """Read a record from the plain values of `content`.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            If it is not what `content` returned.
+            If the values are not those of a record.
         """
         return cls(
             float(content["reference"]),
@@ -111,7 +111,7 @@ class Record(Visit):
         )
 
     def content(self) -> dict[str, Any]:
-        """Return it as plain lists and numbers, with nine significant digits."""
+        """Return plain values for a store, with nine significant digits."""
         fallbacks = {"fallbacks": [item.content() for item in self.fallbacks]} if self.fallbacks else {}
         return {
             "subjects": list(self.subjects),
@@ -126,20 +126,20 @@ class Record(Visit):
         }
 
     def rounded(self) -> Record:
-        """Return it as a store reads it back, so that an interrupted campaign ends like one that was not."""
+        """Return the record as a store reads it back, so that resumed and uninterrupted campaigns end alike."""
         return Record.of(self.content())
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A subject that cannot be measured, by its key, and why."""
+    """The key of a subject that cannot be measured, and the reason."""
 
     subject: str
     reason: str
 
 
 def rounded(value: float) -> float:
-    """Keep the digits of a sample that mean something.
+    """Round a sample to its significant digits.
 
     >>> rounded(0.1234567891234)
     0.123456789
@@ -149,16 +149,16 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True)
 class Fallback:
-    """Nodes of a network that did not run where, or in the precision, that was asked for. Immutable.
+    """Nodes of a network that ran in another place or precision than requested. Immutable.
 
     Parameters
     ----------
     ran : str
         Where they ran instead, with a preposition, such as ``in f32`` or ``on CPUExecutionProvider``.
     operators : tuple of (str, int)
-        Kinds of operators, in the runtime's own words, and how many nodes of each, the most frequent first.
+        Kinds of operators, as the runtime names them, with the number of nodes of each; the most frequent first.
     n_nodes : int
-        Nodes of the whole network; what only moves or converts a tensor does not count.
+        Nodes of the whole network, without those that only move or convert a tensor.
 
     Examples
     --------
@@ -177,12 +177,12 @@ class Fallback:
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Fallback:
-        """Make one of plain values.
+        """Read a fallback from the plain values of `content`.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            If it is not what `content` returned.
+            If the values are not those of a fallback.
         """
         operators = tuple((str(kind), int(count)) for kind, count in content["operators"])
         made = cls(str(content["ran"]), operators, int(content["n_nodes"]))
@@ -192,11 +192,11 @@ class Fallback:
 
     @property
     def count(self) -> int:
-        """How many nodes they are."""
+        """Number of the nodes."""
         return sum(count for _, count in self.operators)
 
     def content(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return plain values for a store."""
         return {"ran": self.ran, "operators": [list(item) for item in self.operators], "n_nodes": self.n_nodes}
 
     def __str__(self) -> str:
@@ -204,16 +204,16 @@ class Fallback:
 
 
 def fallbacks_of(nodes: Iterable[tuple[str, str]], asked: Iterable[str], ran: str = "in {}") -> tuple[Fallback, ...]:
-    """Say which nodes of a network fell back.
+    """Return the nodes of a network that fell back.
 
     Parameters
     ----------
     nodes : iterable of (str, str)
-        Of every node, the kind of operator and where it ran.
+        Kind of operator and place of every node.
     asked : iterable of str
-        Where they should run.
+        Requested places.
     ran : str, default="in {}"
-        How that is written in a sentence.
+        Phrase for a place in a sentence.
 
     Returns
     -------
@@ -233,12 +233,12 @@ def fallbacks_of(nodes: Iterable[tuple[str, str]], asked: Iterable[str], ran: st
 
 
 def summarise_fallbacks(networks: Mapping[Any, Iterable[Fallback]]) -> tuple[str, ...]:
-    """Say in a sentence a place which operators of many networks fell back there.
+    """Describe the fallbacks of many networks, in one sentence for each place.
 
     Parameters
     ----------
     networks : mapping
-        By network, its fallbacks.
+        Fallbacks by network.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from nni_latency.errors import MeasurementError, RemoteError, UnknownNameError
-from nni_latency.hook_checks import CONTEXT, Check, Guard, PluggableContext, instance_of, is_text
+from nni_latency.hook_checks import CONTEXT, TEXT, Check, Guard, PluggableContext, instance_of
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -21,34 +21,34 @@ State = Literal["ready", "quarantined"]
 
 @dataclass(frozen=True)
 class WorkerState:
-    """How a machine that measures for others is doing. Immutable.
+    """State of a machine that measures for others. Immutable.
 
     Parameters
     ----------
     name : str
-        What people call it.
+        Its name for people.
     address : str
-        Where it listens.
+        Its address.
     platform : str
         Id of its platform.
     state : {"ready", "quarantined"}
         Whether it gets work.
     reason : str
-        Why it gets none; empty if it does.
+        Why it gets no work; empty if it does.
     benches : int
-        Campaigns that are measured on it at this moment.
+        Number of campaigns that it measures at this moment.
     jobs : int
-        Slices of campaigns that it has measured.
+        Number of slices of campaigns that it has measured.
     joined : float
         When it joined [s since 1970, UTC].
     checked : float
         When its reference networks were timed last [s since 1970, UTC].
     references : mapping of str to float
-        What they took then [s], by name.
+        Times of the reference networks then [s], by name.
     slower : float
-        By what factor they took longer than at best.
+        Ratio of these times to the best ones.
     conditions : mapping
-        What the machine was like when it joined.
+        Conditions of the machine when it joined.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Remote(PluggableContext, ABC):
     """Other machines that measure, or fit, for this one. A context manager; safe in several threads.
 
     A runtime of such machines is a `Runtime` whose `benches` open benches there, so that everything that takes a
-    runtime measures there as it does here. Implement `runtimes` and `close`; the rest has a default.
+    runtime can measure there. Implement `runtimes` and `close`; the rest has a default.
     """
 
     _kind = "remote"
@@ -89,13 +89,13 @@ class Remote(PluggableContext, ABC):
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
         "advice": ("a text", lambda value: isinstance(value, str)),
-        "description": ("a text that is not empty", is_text),
+        "description": TEXT,
     }
 
-    #: How it is called in messages, such as ``farm tcp://127.0.0.1:8786``.
+    #: Its name in messages, such as ``farm tcp://127.0.0.1:8786``.
     description: str
 
-    #: What to do where no machine measures, as a sentence.
+    #: A sentence that says what to do if no machine measures.
     advice: str = ""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Remote(PluggableContext, ABC):
         Raises
         ------
         RemoteError
-            If nobody answers.
+            If no machine answers.
         """
 
     def runtime(self, platform: Platform | str) -> Runtime:
@@ -116,7 +116,7 @@ class Remote(PluggableContext, ABC):
         UnknownNameError
             If no machine has it.
         RemoteError
-            If nobody answers.
+            If no machine answers.
         """
         wanted = platform.id if isinstance(platform, Platform) else platform
         found = {item.platform.id: item for item in self.runtimes()}
@@ -125,11 +125,11 @@ class Remote(PluggableContext, ABC):
         return found[wanted]
 
     def workers(self) -> Sequence[WorkerState]:
-        """Return how the machines are doing; none where that is not known. Raises as `runtimes`."""
+        """Return the states of the machines; none if they are unknown. Raises as `runtimes`."""
         return ()
 
     def meter(self, platform: Platform | str, name: str = "") -> Meter:
-        """Return what stands for a meter of the machines of a platform; without a name, for the usual one.
+        """Return a stand-in for a meter of the machines of a platform; without a name, for the usual one.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Remote(PluggableContext, ABC):
         )
 
     def fitting(self) -> AbstractContextManager[None]:
-        """Return a context in which predictors are fitted there, as far as joblib does that side by side.
+        """Return a context in which joblib runs the parallel parts of fitting there.
 
         Raises
         ------
@@ -152,4 +152,4 @@ class Remote(PluggableContext, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave them; what is measured there fails."""
+        """Disconnect from the machines; measurements that they run fail."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: what is measured next, whole networks in rounds, and rounds that are balanced."""
+"""Schedules, which decide what is measured next; schedules of whole networks; and balanced rounds."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from nni_latency.measurement._subject import Chain, Subject
 from nni_latency.measurement._timing import Measurement, Protocol, fewest_samples
 from nni_latency.units import number_of
 
-#: Rounds of a warm-up at most.
+#: Most rounds of a warm-up.
 LONGEST_WARMUP = 10
 
-#: Time that every one of several processes has for measuring at least [s].
+#: Least measuring time of each of several processes [s].
 LEAST_SHARE = 5.0
 
-#: Rounds that every one of several processes measures at least, if the budget allows it.
+#: Fewest rounds of each of several processes, if the budget allows them.
 FEWEST_ROUNDS = 5
 
-#: Visits of a network for each that times its calls.
+#: Calls are timed in one of so many visits of a network.
 _VISITS_PER_CALLS = 4
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a campaign is.
+    """Progress of a campaign.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ class Progress:
     spent : float
         Time spent measuring so far [s].
     share : float
-        Share of the budget that is spent, in [0, 1]; measuring may end earlier.
+        Share of the budget spent so far, in [0, 1]; measuring may end before all is spent.
     resumed : int
-        Rounds that earlier runs had measured.
+        Rounds that earlier runs measured.
     unsettled : int
-        Subjects whose interval is not narrow enough yet.
+        Number of subjects whose interval is not narrow enough yet.
     """
 
     rounds: int
@@ -56,32 +56,32 @@ class Progress:
 
     @property
     def remaining(self) -> float:
-        """Most time left [s], if rounds go on as they did."""
+        """Longest remaining time [s], if rounds continue to take as long."""
         return self.spent * (1 - self.share) / self.share if self.share else float("inf")
 
 
 class Schedule(ABC):
-    """Decides what a campaign measures next, from what it has measured. It measures nothing itself.
+    """Decides what a campaign measures next, given its measurements so far.
 
-    A campaign asks in this order: `replay` for everything that earlier runs have left; then for every
-    session, which has a separate bench, `next_round` until there is none, with `observe` and `fail` after each. The
-    same records must lead to the same rounds, so that a resumed campaign ends like one that was not interrupted.
+    A campaign first calls `replay` with the records and failures of earlier runs. In every session, which has a bench
+    of its own, it then calls `next_round` until that is empty, and `observe` and `fail` after each round. The same
+    records must lead to the same rounds, so that resumed and uninterrupted campaigns end alike.
 
     Parameters
     ----------
     protocol : Protocol
-        How long to go on, and how to summarise.
+        Measuring protocol.
     isolated : bool, default=True
         Whether every session has a separate process; if not, there is one session.
     """
 
-    #: What a campaign of it is called in a store.
+    #: Kind of its campaigns in a store.
     kind: str = "networks"
 
     #: Whether the calls of torch functions inside networks are timed.
     calls: bool = False
 
-    #: Most rounds of every session that do not count, until two of them take the same time.
+    #: Most warm-up rounds of a session, which end when two of them take the same time.
     warm_up: int = LONGEST_WARMUP
 
     #: Share of the budget after which a warm-up ends at the latest.
@@ -90,43 +90,46 @@ class Schedule(ABC):
     #: Whether the budget includes the time that subjects take to load.
     counts_preparation: bool = False
 
-    #: Whether a subject that the runtime refuses fails like one that crashes; if not, the campaign ends.
+    #: Whether a subject that the runtime refuses is recorded as failed; if not, the campaign ends.
     skips_failures: bool = False
 
-    #: How often new networks were planned.
+    #: Number of times that new networks were planned.
     iteration: int = 0
+
+    #: What a round consists of, for messages.
+    what: str = "networks"
 
     def __init__(self, protocol: Protocol, *, isolated: bool = True) -> None:
         self.protocol = protocol
-        # A process that has less to measure takes longer to start than that is worth.
+        # It is not worthwhile to start a process that measures for a shorter time.
         worthwhile = max(1, int(protocol.time_budget / LEAST_SHARE))
         self.processes = min(protocol.processes, worthwhile) if isolated else 1
-        #: How many calls every network makes whose calls are timed; one that makes another number fails.
+        #: Number of calls of every network whose calls are timed; a network that makes another number fails.
         self.n_calls: Mapping[str, int] = {}
         self.failures: dict[str, str] = {}
         self.rounds, self.spent, self.next = 0, 0.0, 0
         self.rounds_in: Counter[int] = Counter()
-        #: Number of the session under way.
+        #: Number of the current session.
         self.process = 0
 
     @property
     def share(self) -> float:
-        """Share of the budget that is spent; 1 or more when it is."""
+        """Share of the budget spent so far; 1 or more once all is spent."""
         return max(self.rounds / self.protocol.rounds, self.spent / self.protocol.time_budget)
 
     @property
     def end(self) -> float:
-        """Share of the budget at which the session under way ends."""
+        """Share of the budget at which the current session ends."""
         return (self.process + 1) / self.processes
 
     @property
     def unsettled(self) -> int:
-        """How many subjects are not known well enough yet."""
+        """Number of subjects that need more samples."""
         return 0
 
     @property
     def fewest(self) -> int:
-        """How many rounds the session under way takes at least: as many as those before it did on average."""
+        """Fewest rounds of the current session: the mean of the previous sessions."""
         if self.processes == 1:
             return 0
         before = sum(self.rounds_in[process] for process in range(self.process))
@@ -134,7 +137,7 @@ class Schedule(ABC):
 
     @property
     def over(self) -> bool:
-        """Whether the session under way has measured enough, or spent its share of the budget."""
+        """Whether the current session has measured enough, or spent its share of the budget."""
         return self.share >= self.end or (self.rounds_in[self.process] >= self.fewest and not self.unsettled)
 
     def sessions(self) -> Iterator[int]:
@@ -146,44 +149,44 @@ class Schedule(ABC):
 
     @abstractmethod
     def next_round(self) -> Sequence[Chain]:
-        """Return the networks to visit next, in order; none when the session is over."""
+        """Return the networks to visit next, in order; empty if the session is over."""
 
     def planned(self) -> Iterable[Sequence[Chain]]:
-        """Return the networks of the session under way and of each after it, until `iteration` changes.
+        """Return the networks of the current session and of each later one, until `iteration` changes.
 
-        By default they are those of the next round. There may be fewer sessions, and fewer networks in each.
+        By default they are those of the next round. There may be fewer sessions, with fewer networks each.
         """
         return [self.next_round()] * (self.processes - self.process)
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in the records of one round."""
+        """Add the records of one round."""
         self.rounds, self.next = self.rounds + 1, records[0].round + 1
         self.rounds_in[records[0].process] += 1
         self.spent += sum(record.duration for record in records)
 
     def replay(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
-        """Take in everything that earlier runs have left."""
+        """Add all records and failures of earlier runs."""
         for failure in failures:
             self.fail(failure)
         for _, group in groupby(records, key=lambda record: record.round):
             self.observe(list(group))
 
     def fail(self, failure: Failure) -> None:
-        """Take in that a subject cannot be measured, and leave it out from now on.
+        """Exclude a subject that cannot be measured from further rounds.
 
         Raises
         ------
         MeasurementError
-            If the campaign makes no sense without it.
+            If the campaign cannot continue without it.
         """
         self.failures[failure.subject] = failure.reason
 
     def sees_calls(self, keys: Sequence[str]) -> bool:
-        """Whether the next visit of a network times its calls, where the schedule does so at all."""
+        """Return whether the next visit of a network times its calls, if the schedule does so at all."""
         return self.calls
 
     def validation_error(self, record: Record) -> str:
-        """Say why a visit must not be used: the network ran otherwise than it was traced; empty if it may be."""
+        """Return why a visit must not be used: the network deviated from its trace; empty if it did not."""
         expected = self.n_calls.get(record.subjects[0])
         found = next((len(run) for run in record.parts if expected not in (None, len(run))), None)
         if found is None:
@@ -193,33 +196,26 @@ class Schedule(ABC):
             "depends on data"
         )
 
-    @property
-    def what(self) -> str:
-        """What a round consists of, for messages."""
-        return "networks"
-
 
 class NetworkSchedule(Schedule):
-    """Rounds of whole networks, in an order that is drawn anew for each.
+    """Rounds of whole networks, each round in a new random order.
 
     Parameters
     ----------
     networks : sequence of Subject or of tuple of Subject
-        What to measure: a network, or something behind what prepares it, such as `cold_chain` returns. Of several
-        subjects in a row the last one is measured, and stands for all.
+        Networks to measure; or chains such as that of `cold_chain`, of which the last subject is measured.
     protocol, isolated
         As for `Schedule`.
     always : sequence of Subject, default=()
-        Networks that are visited in every round of every session, whether or not they are known: they show how fast
-        the machine is.
+        Networks that are visited in every round of every session, to measure the machine's speed.
     divided : bool, default=False
-        Divide the networks among the sessions, so that each process holds few of them.
+        Whether to divide the networks among the sessions, so that each process holds few of them.
     calls : bool, default=False
-        Time the calls of torch functions inside the networks.
+        Whether to time the calls of torch functions inside the networks.
     n_calls : mapping of str to int, optional
-        How many calls every network makes; one that makes another number is recorded as failed.
+        Number of calls of every network; a network that makes another number is recorded as failed.
     kind : str, optional
-        What the campaign is called in a store.
+        Kind of the campaign in a store.
     """
 
     def __init__(
@@ -236,7 +232,7 @@ class NetworkSchedule(Schedule):
     ) -> None:
         super().__init__(protocol, isolated=isolated)
         self.kind = kind or type(self).kind
-        #: What was measured, by round.
+        #: Records by round.
         self.observed: list[Sequence[Record]] = []
         self.calls = calls
         chains = [(item,) if isinstance(item, Subject) else item for item in networks]
@@ -249,21 +245,21 @@ class NetworkSchedule(Schedule):
         self._visits: Counter[str] = Counter()
         self._narrow: set[str] = set()
         self._members: list[str] = list(self.networks)
-        # By session, which networks it holds: what they are when it is resumed is what they were when it began.
+        # Networks by session: a resumed session has those with which it began.
         self._drawn: dict[int, list[str]] = {}
 
     @property
     def measured(self) -> list[str]:
-        """Keys of the networks that were visited, in their order."""
+        """Keys of the networks that were visited, in order."""
         return [key for key in self.networks if key in self._samples]
 
     @property
     def unsettled(self) -> int:
-        """How many networks of the session under way are not known well enough yet."""
+        """Number of networks of the current session that need more samples."""
         return len([key for key in self._members if key in self._wanted and not self._is_done(key)])
 
     def sessions(self) -> Iterator[int]:
-        """Yield the sessions, each with its own share of the networks where they are divided."""
+        """Yield the sessions, each with its own share of the networks if these are divided."""
         for process in super().sessions():
             self._members = self._drawn.get(process) or self._draw_members()
             if self._members:
@@ -274,7 +270,7 @@ class NetworkSchedule(Schedule):
 
     @property
     def fewest(self) -> int:
-        """How many rounds the session under way takes at least."""
+        """Fewest rounds of the current session."""
         return FEWEST_ROUNDS if self._divided else super().fewest
 
     def _draw_members(self) -> list[str]:
@@ -288,7 +284,7 @@ class NetworkSchedule(Schedule):
         return [key for key in able if key in mine | self._always] if mine else []
 
     def planned(self) -> list[list[Chain]]:
-        """Return the networks of all sessions; where they are divided among these, as if there was one."""
+        """Return the networks of all sessions; if they are divided among these, as if there were one session."""
         able = [chain for key, chain in self.networks.items() if key not in self.failures]
         later = self.processes - self.process - 1
         if not self._divided:
@@ -296,7 +292,7 @@ class NetworkSchedule(Schedule):
         return [able, *[[self.networks[key] for key in self._always if key not in self.failures]] * later]
 
     def next_round(self) -> list[Chain]:
-        """Return the networks of this session in a new order; none once all are known or its budget is spent."""
+        """Return the networks of this session in a new order; empty once all are settled or its budget is spent."""
         members = [key for key in self._members if key not in self.failures]
         if not members or self.over:
             return []
@@ -304,7 +300,7 @@ class NetworkSchedule(Schedule):
         return [self.networks[members[place]] for (place,) in order]
 
     def observe(self, records: Sequence[Record]) -> None:
-        """Take in the records of one round."""
+        """Add the records of one round."""
         self.process = records[0].process
         if self.process not in self._drawn:
             self._drawn[self.process] = self._draw_members()
@@ -317,14 +313,14 @@ class NetworkSchedule(Schedule):
             self._narrow.discard(key)
 
     def sees_calls(self, keys: Sequence[str]) -> bool:
-        """Whether the next visit of a network times its calls: the first does, and every fourth after it.
+        """Return whether the next visit of a network times its calls: the first does, and every fourth after it.
 
-        Shares of the calls vary little between visits, the time of the whole network varies much.
+        The shares of the calls vary little between visits; the time of the whole network varies much.
         """
         return self.calls and self._visits[keys[-1]] % _VISITS_PER_CALLS == 0
 
     def fail(self, failure: Failure) -> None:
-        """Leave out a network, or what cannot be prepared."""
+        """Exclude the networks that contain a subject."""
         super().fail(failure)
         for key, chain in self.networks.items():
             if any(subject.key == failure.subject for subject in chain):
@@ -332,17 +328,28 @@ class NetworkSchedule(Schedule):
                 self._samples.pop(key, None)
 
     def _is_done(self, key: str) -> bool:
-        """Whether a network is known well enough; worked out once a round."""
+        """Return whether a network needs no more samples; evaluated once a round."""
         if key not in self._narrow and is_narrow(self._samples.get(key, []), self.protocol):
             self._narrow.add(key)
         return key in self._narrow
 
 
-def is_narrow(samples: Sequence[float], protocol: Protocol) -> bool:
-    """Say whether samples are enough, and their interval as narrow as the protocol asks for."""
+def is_narrow(samples: Sequence[float], protocol: Protocol, negligible: float = 0.0) -> bool:
+    """Return whether there are enough samples and their interval is as narrow as the protocol requires.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        Samples of one subject.
+    protocol : Protocol
+        Determines the statistic and the required half-width; with a half-width of 0, no interval is narrow enough.
+    negligible : float, default=0.0
+        Half-width that is narrow enough whatever the value, in the unit of the samples.
+    """
     if not protocol.half_width or len(samples) < fewest_samples(protocol.statistic, protocol.confidence):
         return False
-    return Measurement(tuple(samples), protocol).summary.spread <= protocol.half_width
+    summary = Measurement(tuple(samples), protocol).summary
+    return summary.spread <= max(protocol.half_width, negligible / summary.value)
 
 
 def balanced_round(
@@ -356,12 +363,12 @@ def balanced_round(
 ) -> list[tuple[int, ...]]:
     """Draw the networks of one round.
 
-    A round holds as many networks as the largest layer has candidates. In each layer a random permutation deals out
-    the candidates, so that the networks together hold each one once (a row of a Latin square); layers with fewer
-    candidates begin again, and no candidate comes more than once more often than another.
+    A round holds as many networks as the largest layer has candidates. In each layer a random permutation distributes
+    the candidates over the networks, so that each occurs once (a row of a Latin square); layers with fewer candidates
+    start over, so that the numbers of occurrences of two candidates differ by at most one.
 
-    Random networks are all about equally costly. With an `alignment` the cheap candidates of all layers meet in one
-    network and the costly ones in another, so that candidates are also met in very light and very heavy networks.
+    All random networks cost about the same. With an `alignment` the cheap candidates of all layers meet in one network
+    and the costly ones in another, so that candidates are also measured in very light and very heavy networks.
 
     Parameters
     ----------
@@ -372,16 +379,16 @@ def balanced_round(
     seed : int, default=0
         Seed of all rounds.
     wanted : sequence of sequence of int, optional
-        Indices of the candidates to deal in every layer, at least one each; all of them by default.
+        Indices of the candidates to distribute in every layer, at least one each; by default all.
     costs : sequence of sequence of float, optional
-        What every candidate of every layer costs, as far as is known; needed for an alignment.
+        Estimated costs of the candidates by layer; needed for an alignment.
     alignment : float, default=0.0
-        0 deals at random; 1 sorts, so that the first network dealt is the cheapest and the last the costliest.
+        0 distributes at random; 1 sorts, so that the first network is the cheapest and the last the costliest.
 
     Returns
     -------
     list of tuple of int
-        Networks in the order in which they are timed; a network is an index per layer.
+        Networks in measuring order; a network is an index per layer.
 
     Examples
     --------
@@ -414,7 +421,7 @@ def light_network(
     candidates : sequence of sequence of int
         Indices of the candidates of every layer, at least one each.
     costs : sequence of sequence of float
-        What every candidate of every layer costs, as far as is known.
+        Estimated costs of the candidates by layer.
     index, seed : int
         As for `balanced_round`.
 
@@ -448,7 +455,7 @@ def _deal(hand: Sequence[int], count: int, generator: random.Random) -> list[int
 
 
 def _align(column: list[int], costs: Sequence[float], alignment: float, generator: random.Random) -> list[int]:
-    """Sort a column by cost, the less strictly the smaller the alignment."""
+    """Sort a column by cost, more loosely for a smaller alignment."""
     ordered = sorted(column, key=lambda candidate: costs[candidate])
     last = max(1, len(ordered) - 1)
     keys = [alignment * rank / last + (1 - alignment) * generator.random() for rank in range(len(ordered))]

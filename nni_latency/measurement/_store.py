@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Store`: where records go and come from."""
+"""`Store`: the interface to stored campaigns, and a store in memory."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from nni_latency.measurement._subject import Subject
 from nni_latency.measurement._timing import NetworkSummary, Protocol, summarise_visits
 from nni_latency.platforms import Platform
 
-#: Settings that say how long to go on. Records taken under other values of them belong to the same campaign.
+#: Settings that determine how long to measure. Records with other values of them belong to the same campaign.
 EXTENDABLE = ("time_budget", "rounds", "half_width", "timeout", "processes")
 
-#: A campaign that runs and was written to within this time is still being measured, and gives no latency yet [s].
+#: A running campaign that was written to within this time is still being measured, and gives no latency yet [s].
 BEING_MEASURED = 900.0
 
 
 @dataclass(frozen=True)
 class CampaignHeader:
-    """What a campaign measures, where and how. Two campaigns of equal identity are the same one. Immutable.
+    """What a campaign measures, where and how. Campaigns of equal identity are the same campaign. Immutable.
 
     Parameters
     ----------
     kind : str
-        Which schedule: ``layers``, ``operators``, ``networks``, ``solved``, ``micro-benchmark``, ``on-demand``.
+        Kind of the schedule: ``layers``, ``operators``, ``networks``, ``solved``, ``micro-benchmark``, ``on-demand``.
     content : mapping
         What is measured, as plain values: the space, the input, the candidates or networks.
     platform : Platform
-        Where.
+        Platform of the measurements.
     protocol : Protocol
-        How.
+        Measuring protocol.
     """
 
     kind: str
@@ -49,24 +49,24 @@ class CampaignHeader:
 
     @cached_property
     def identity(self) -> str:
-        """Digest of everything but the settings that say how long to go on."""
+        """Digest of everything except the settings in `EXTENDABLE`."""
         how = {name: value for name, value in self.protocol.as_dict().items() if name not in EXTENDABLE}
         return _digest([self.kind, self.content, self.platform.identity, how])
 
 
 class CampaignLog(ABC):
-    """One campaign in a store, held by one process. What is appended is safe when the call returns.
+    """One campaign in a store, held by one process. Appended records are safe when the call returns.
 
     Attributes
     ----------
     identifier : str
-        Names the campaign in its store; a table that is derived from it keeps this name.
+        Name of the campaign in its store; tables that are derived from it keep this name.
     records : list of Record
-        What was measured so far, in order.
+        Records so far, in order.
     failures : list of Failure
-        What could not be measured so far.
+        Failures so far.
     conditions : dict of str to mapping
-        What the machine was like at each moment that was noted, ``before`` and ``after`` among them.
+        Conditions of the machine at the moments that were noted, such as ``before`` and ``after``.
     """
 
     identifier: str
@@ -76,25 +76,25 @@ class CampaignLog(ABC):
 
     @abstractmethod
     def admit(self, subject: Subject) -> None:
-        """Note what a subject is, before the first record that names it; again is harmless."""
+        """Store the description of a subject, before the first record that names it; may be repeated."""
 
     @abstractmethod
     def append(self, record: Record) -> None:
-        """Keep a record.
+        """Store a record.
 
         Raises
         ------
         OutputError
-            If it cannot be kept, the disk being full for example. The records before stay.
+            If it cannot be stored, for example because the disk is full. Earlier records remain.
         """
 
     @abstractmethod
     def fail(self, failure: Failure) -> None:
-        """Keep a failure; raises as `append` does."""
+        """Store a failure; raises as `append`."""
 
     @abstractmethod
     def note(self, moment: str, conditions: Mapping[str, Any]) -> None:
-        """Keep what the machine was like at a moment, ``before`` or ``after``."""
+        """Store the conditions of the machine at a moment, such as ``before`` or ``after``."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ class StoredCampaign:
     header : CampaignHeader
         What was measured.
     subjects : mapping of str to mapping
-        By key, what each subject is: ``kind``, ``digest`` and ``specification``.
+        Subjects by key: ``kind``, ``digest`` and ``specification`` of each.
     records : tuple of Record
-        In order.
+        Records, in order.
     failures : tuple of Failure
-        What could not be measured.
+        Subjects that could not be measured.
     conditions : mapping
-        What the machine was like ``before`` and ``after``.
+        Conditions of the machine ``before`` and ``after``.
     """
 
     identifier: str
@@ -127,22 +127,22 @@ class StoredCampaign:
 
 @dataclass(frozen=True)
 class KnownLatency(NetworkSummary):
-    """The latency of a subject that was measured alone, as its latest campaign has it. Immutable.
+    """The latency of a subject that was measured alone, from its latest campaign. Immutable.
 
     Parameters
     ----------
     value, low, high, n_samples, n_visits, repeatability
         As for `NetworkSummary`.
     digest : str
-        Which subject.
+        Digest of the subject.
     platform : Platform
-        Where, with all its facts.
+        Platform of the measurement, with all its facts.
     campaign : str
         Identifier of the campaign.
     at : float
         When the last record was taken [s since 1970, UTC].
     package_version : str
-        With which nni_latency.
+        Version of nni_latency that measured it.
     """
 
     digest: str = ""
@@ -153,7 +153,7 @@ class KnownLatency(NetworkSummary):
 
 
 class Store(ABC):
-    """Where records go and come from. Safe in several threads and processes.
+    """Stores campaigns and reads them back. Safe in several threads and processes.
 
     A campaign is written by one process at a time; any number may read.
     """
@@ -169,9 +169,9 @@ class Store(ABC):
         header : CampaignHeader
             What is measured.
         fresh : bool, default=False
-            Begin a new campaign even if there is one. The older one stays in the store.
+            Whether to begin a new campaign even if there is one, which then remains in the store.
         wait : float, default=0.0
-            How long to wait for another process that holds it [s].
+            Time to wait for another process that holds it [s].
 
         Raises
         ------
@@ -185,37 +185,37 @@ class Store(ABC):
     def campaigns(
         self, *, kind: str | None = None, platform: Platform | None = None, identifier: str | None = None
     ) -> Iterator[StoredCampaign]:
-        """Read campaigns, the oldest first; those of a kind, of a platform, or of an identifier alone."""
+        """Read campaigns, the oldest first; optionally only those of a kind, a platform, or an identifier."""
 
     @abstractmethod
     def version(self) -> int:
-        """Return a number that grows whenever something is added, so that readers know when to read again."""
+        """Return a number that grows with every addition, so that readers know when to read again."""
 
     def known(self, digest: str, platform: Platform | str) -> KnownLatency | None:
-        """Return the latency of a subject that was measured alone, as its latest campaign has it; None if none has.
+        """Return the latency of a subject that was measured alone, from its latest campaign; None if there is none.
 
-        A campaign in which the subject failed does not count, nor one that is still being measured.
+        Campaigns in which the subject failed, or which are still being measured, do not count.
 
         Parameters
         ----------
         digest : str
-            Of the subject.
+            Digest of the subject.
         platform : Platform or str
-            Where: a platform whose facts must agree, or the id of one whatever its facts.
+            A platform whose facts must agree, or the id of a platform with any facts.
         """
         return _latest(self.campaigns(), digest, platform)
 
     def known_all(self, asked: Sequence[tuple[str, Platform | str]]) -> list[KnownLatency | None]:
-        """Return what `known` returns for each of many questions; a database is asked for all of them at once."""
+        """Return the results of `known` for many subjects and platforms; a database takes a single query for all."""
         return [self.known(digest, platform) for digest, platform in asked]
 
     def platforms(self) -> list[Platform]:
-        """Return the platforms of all campaigns, each state of them once."""
+        """Return the platforms of all campaigns, without duplicates."""
         found = (campaign.header.platform for campaign in self.campaigns())
         return list({json.dumps(item.as_dict(), sort_keys=True): item for item in found}.values())
 
     def close(self) -> None:
-        """Let go of connections; they are made again when they are needed."""
+        """Close connections; they are opened again when necessary."""
         return
 
 
@@ -247,11 +247,11 @@ class _MemoryLog(CampaignLog):
 
 
 class MemoryStore(Store):
-    """A store that is gone with its process."""
+    """A store in memory, which ends with its process."""
 
     def __init__(self) -> None:
         self._logs: list[_MemoryLog] = []
-        # Threads that begin at once share a campaign.
+        # Threads that begin at the same time share a campaign.
         self._finding = threading.Lock()
 
     @contextmanager

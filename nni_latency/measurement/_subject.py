@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Subject`: anything that can be measured, how it is built, what it is run on, and how it reaches another process."""
+"""`Subject`: anything that can be measured, with its factory and inputs; and how it is sent to another process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nni_latency.errors import InvalidValueError, MeasurementError
 
-#: Makes a module.
+#: Factory of a module.
 Build = Callable[[], Any]
 
 Kind = Literal["candidate", "operator", "kernel", "block", "network"]
@@ -24,18 +24,18 @@ class Subject:
     Parameters
     ----------
     key : str
-        Tells it from the other subjects of a campaign; the same in every run of it.
+        Identifies the subject within a campaign; the same in every run of the campaign.
     build : callable
-        Makes the module. It reaches worker processes by cloudpickle.
+        Factory of the module, which is sent to worker processes by cloudpickle.
     inputs : tuple of int or Inputs
-        Shape of its one input, batch first; or positional and keyword tensors of any dtype. A subject that runs behind
-        another one takes what that returns, and these inputs only when it is loaded.
+        Shape of a single input, batch first; or positional and keyword tensors of any dtype. A subject that runs after
+        another one takes the output of that, and these inputs only when it is loaded.
     kind : {"candidate", "operator", "kernel", "block", "network"}, default="network"
-        What it is.
+        Kind of the subject.
     digest : str, default=""
-        Identifies what it computes in every campaign: an `op_key`, or the digest of a network's graph.
+        Identifies its computation in all campaigns: an `op_key`, or the digest of a network's graph.
     specification : mapping
-        What it is, as plain values for a store: operators, attributes, choices.
+        Its description as plain values for a store: operators, attributes, choices.
 
     Examples
     --------
@@ -53,23 +53,23 @@ class Subject:
 
     @classmethod
     def of_module(cls, module: Any, inputs: Any, key: str = "network", **options: Any) -> Subject:
-        """Make a subject of a network that exists; every bench gets a copy of it.
+        """Make a subject of an existing network; every bench gets a copy of it.
 
         Parameters
         ----------
         module : nn.Module
-            The network, with values in all of its weights; lazy modules are initialised in a copy.
+            The network, whose weights must have values; lazy modules are initialised in a copy.
         inputs : tuple of int, or Tensor, sequence or dict
-            Shape of its one input, batch first; or tensors as for `nni_latency.operators.trace`.
+            Shape of a single input, batch first; or tensors as for `nni_latency.operators.trace`.
         key : str, default="network"
-            As above.
+            Key of the subject.
         **options
-            Other fields.
+            Other fields of the subject.
 
         Raises
         ------
         InvalidValueError
-            If weights have no values, so that it cannot be run.
+            If a weight has no values, so that the network cannot be run.
         """
         import torch
 
@@ -87,21 +87,21 @@ class Subject:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a store keeps of it: plain values."""
+        """Plain values for a store."""
         return {"key": self.key, "kind": self.kind, "digest": self.digest, "specification": dict(self.specification)}
 
 
-#: Subjects that run one after another as one network, each on what the one before returned.
+#: Subjects that run in sequence as one network, each on the output of the previous one.
 Chain = tuple[Subject, ...]
 
 
 def compose(builds: Sequence[Build]) -> Any:
-    """Make a network of parts that run one after another.
+    """Make a network of parts that run in sequence.
 
     Parameters
     ----------
     builds : sequence of callable
-        What makes each part.
+        Factories of the parts.
 
     Returns
     -------
@@ -126,30 +126,30 @@ def keys_of(subjects: Iterable[Subject]) -> tuple[str, ...]:
 
 
 def pack_subject(subject: Subject) -> bytes:
-    """Return a subject as bytes that reach another process.
+    """Return a subject as bytes, to be sent to another process.
 
     Raises
     ------
     MeasurementError
-        If it cannot be sent there.
+        If it cannot be serialised.
     """
     return pack(subject, f"The subject {subject.key!r}")
 
 
 def unpack_subject(packed: bytes) -> Subject:
-    """Return the subject of which `pack_subject` made bytes.
+    """Return the subject that `pack_subject` packed.
 
     Raises
     ------
     MeasurementError
-        If it cannot be made in this process.
+        If it cannot be restored in this process.
     """
     subject: Subject = unpack(packed)
     return subject
 
 
 def pack(content: Any, what: str) -> bytes:
-    """Return anything as bytes; `MeasurementError` names what cannot be sent."""
+    """Return any object as bytes; raise `MeasurementError`, which names it as `what`, if that fails."""
     import cloudpickle
 
     try:
@@ -163,7 +163,7 @@ def pack(content: Any, what: str) -> bytes:
 
 
 def unpack(payload: bytes) -> Any:
-    """Return what `pack` made bytes of."""
+    """Return the object that `pack` packed."""
     import cloudpickle
 
     try:

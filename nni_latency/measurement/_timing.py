@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing: how a measurement is taken, the timed loop, and what its samples say. Standard library only."""
+"""Measuring protocol, timing with clocks, and statistics of samples. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 from nni_latency.costs import Cost
 from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
 
-#: One part of a chain: takes what the part before returned.
+#: One part of a chain, which takes the output of the previous part.
 Stage = Callable[[Any], Any]
 
 
@@ -126,7 +126,7 @@ class Protocol:
         return asdict(self)
 
     def differences(self, other: Protocol, *, ignore: tuple[str, ...] = ()) -> list[str]:
-        """Say in words which fields differ; those in `ignore` are passed over."""
+        """Describe the fields that differ, except those in `ignore`."""
         return [
             f"{field.name}: {getattr(self, field.name)} against {getattr(other, field.name)}"
             for field in fields(self)
@@ -136,14 +136,14 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Summary(Cost):
-    """What the samples of a measurement say.
+    """Statistics of the samples of a measurement.
 
     Parameters
     ----------
     value, low, high : float
         The protocol's quantile and its confidence interval, in the unit of the metric.
     n_samples, n_dropped : int
-        How many samples were taken, and how many of them were trimmed away.
+        Number of samples, and how many of them were trimmed away.
     """
 
     n_samples: int
@@ -157,11 +157,9 @@ class Measurement:
     Parameters
     ----------
     samples : tuple of float
-        Every timed run in order, none left out [s].
+        Times of all timed runs, in order [s].
     protocol : Protocol
-        How they were taken.
-    warmups : tuple of float
-        Times of the runs before, where they were taken [s].
+        Measuring protocol.
 
     Raises
     ------
@@ -176,7 +174,6 @@ class Measurement:
 
     samples: tuple[float, ...]
     protocol: Protocol
-    warmups: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.samples:
@@ -205,8 +202,8 @@ class Measurement:
     def summary(self) -> Summary:
         """Value, interval and counts.
 
-        The value is the quantile of the kept samples; the interval is taken over all samples, because those that are
-        left after trimming are no longer a random sample, at the level where that quantile stands among them.
+        The value is a quantile of the kept samples. The interval is that of the corresponding quantile of all samples,
+        because the samples left after trimming are not a random sample.
         """
         share = self.protocol.outlier
         level = share + self.protocol.statistic * (1 - 2 * share)
@@ -217,18 +214,18 @@ class Measurement:
 
 @dataclass(frozen=True)
 class NetworkSummary(Cost):
-    """What the visits of a network say. Immutable.
+    """Statistics of the visits of a network. Immutable.
 
     Parameters
     ----------
     value, low, high : float
         Latency and its interval [s].
     n_samples : int
-        Runs behind it.
+        Number of runs.
     n_visits : int
-        Visits behind it, in different rounds.
+        Number of visits, in different rounds.
     repeatability : float
-        By how much the visits differ: their standard deviation as a share of the mean; 0 where there is one.
+        Relative standard deviation of the visits; 0 for a single visit.
     """
 
     n_samples: int = 0
@@ -237,19 +234,19 @@ class NetworkSummary(Cost):
 
 
 def summarise_visits(visits: Sequence[Sequence[float]], protocol: Protocol) -> NetworkSummary:
-    """Return what visits of a network say.
+    """Return the statistics of the visits of a network.
 
     Parameters
     ----------
     visits : sequence of sequence of float
-        By visit, the times of its runs [s]; at least one visit with at least one run.
+        Times of the runs of each visit [s]; at least one visit with at least one run.
     protocol : Protocol
-        Which statistic.
+        Determines the statistic.
 
     Raises
     ------
     MeasurementError
-        If there is no run, or one that took no positive, finite time.
+        If there is no run, or the time of one is not positive and finite.
 
     Examples
     --------
@@ -266,12 +263,12 @@ def summarise_visits(visits: Sequence[Sequence[float]], protocol: Protocol) -> N
 
 
 class Clock(typing.Protocol):
-    """Marks moments and returns the time between them.
+    """Marks moments and returns the times between them.
 
-    A device that works asynchronously marks on the device and waits in `intervals`.
+    The clock of an asynchronous device marks on the device, and waits for it in `intervals`.
     """
 
-    #: The shortest time that it can resolve [s].
+    #: Shortest time that it can resolve [s].
     resolution: float
 
     def mark(self) -> Any:
@@ -282,7 +279,7 @@ class Clock(typing.Protocol):
 
 
 class PerfClock:
-    """The monotonic clock of the operating system, for work that is done when a call returns."""
+    """The monotonic clock of the operating system, for synchronous work."""
 
     resolution = max(time.get_clock_info("perf_counter").resolution, 1e-9)
 
@@ -295,22 +292,22 @@ class PerfClock:
         return [after - before for before, after in itertools.pairwise(marks)]
 
 
-#: How often a mark is read until its readings are close to each other, and how close that is [s].
+#: Most attempts to read a mark whose two readings are close to each other, and how close they must be [s].
 _MOST_READINGS, _LONGEST_READING = 5, 2e-5
 
 
 class ProcessorClock:
-    """The same without time in which the thread waited for a processor, where Linux says how long that was.
+    """The same, without the time for which the thread waited for a processor, if Linux reports it.
 
-    On a machine with more work than processors, a run mostly waits, which says nothing about the network.
+    On an overloaded machine a run mostly waits, which says nothing about the network.
     """
 
     resolution = PerfClock.resolution
 
     def mark(self) -> tuple[float, float, float]:
-        """Note this moment, how long the thread has waited so far, and the moment when that is read [s].
+        """Note this moment, how long the thread has waited so far, and the moment when that was read [s].
 
-        A thread that waits between the readings would have that taken from an interval which does not contain it.
+        If the thread waits between the readings, that wait is subtracted from an interval that does not contain it.
         """
         for _ in range(_MOST_READINGS):
             begin, waited, end = time.perf_counter(), _time_waited(), time.perf_counter()
@@ -327,7 +324,7 @@ class ProcessorClock:
 
 
 class _ThreadFile:
-    """The file in which Linux counts how long a thread waits for a processor; open until the thread ends."""
+    """The file in which Linux reports how long a thread waited for a processor; open until the thread ends."""
 
     def __init__(self) -> None:
         self.descriptor: int | None = None
@@ -342,12 +339,12 @@ class _ThreadFile:
 _of_thread = threading.local()
 
 if hasattr(os, "register_at_fork"):
-    # The file that a child process inherits is that of its parent.
+    # A child process inherits the file of its parent.
     os.register_at_fork(after_in_child=lambda: _of_thread.__dict__.clear())
 
 
 def _time_waited() -> float:
-    """Return how long this thread was ready to run while others had its processor [s]; 0 where that is unknown."""
+    """Return how long this thread has waited for a processor [s]; 0 if that is unknown."""
     try:
         file = _of_thread.file
     except AttributeError:
@@ -357,21 +354,21 @@ def _time_waited() -> float:
 
 
 def time_chain(stages: Sequence[Stage], value: Any, clock: Clock) -> list[float]:
-    """Run stages one after another, each on what the one before returned, and time every one.
+    """Run stages in sequence, each on the output of the previous one, and time every one.
 
     Parameters
     ----------
     stages : sequence of callable
         Parts of one network, in order.
     value : object
-        Input of the first.
+        Input of the first stage.
     clock : Clock
-        Where the time comes from.
+        Clock that times them.
 
     Returns
     -------
     list of float, as long as `stages`
-        Time of every stage [s], never below the clock's resolution.
+        Time of every stage [s], at least the clock's resolution.
     """
     marks = [clock.mark()]
     for stage in stages:
@@ -386,9 +383,9 @@ def trim(samples: Sequence[float], outlier: float) -> tuple[tuple[float, ...], t
     Parameters
     ----------
     samples : sequence of float
-        Samples in the order in which they were taken.
+        Samples in measuring order.
     outlier : float
-        Share to drop at each end, in [0, 0.5). The count is rounded down, and one sample is always kept.
+        Share to drop at each end, in [0, 0.5). The count is rounded down, and at least one sample is kept.
 
     Returns
     -------
@@ -441,15 +438,15 @@ def quantile(samples: Sequence[float], q: float) -> float:
 def quantile_interval(samples: Sequence[float], q: float, confidence: float = 0.95) -> tuple[float, float]:
     """Return a distribution-free confidence interval of the `q`-quantile.
 
-    The number of samples below the true quantile is binomial with n and q, so two order statistics enclose it with
-    known probability [1]_. With few samples no pair does: the interval is then the whole range, which is too narrow.
+    The number of samples below the true quantile is binomial with n and q, so two order statistics enclose it with a
+    known probability [1]_. With few samples no pair suffices; the interval is then the whole range, and too narrow.
 
     Parameters
     ----------
     samples : sequence of float
         Independent samples.
     q : float
-        Which quantile, in (0, 1).
+        The quantile, in (0, 1).
     confidence : float, default=0.95
         Level of the interval.
 
@@ -471,7 +468,7 @@ def quantile_interval(samples: Sequence[float], q: float, confidence: float = 0.
 
 @functools.lru_cache(maxsize=256)
 def fewest_samples(q: float, confidence: float = 0.95) -> int:
-    """Return how many samples it takes until two order statistics enclose the `q`-quantile with that confidence.
+    """Return the fewest samples of which two order statistics enclose the `q`-quantile with a confidence.
 
     >>> fewest_samples(0.5), fewest_samples(0.25)
     (6, 13)
@@ -481,9 +478,9 @@ def fewest_samples(q: float, confidence: float = 0.95) -> int:
 
 
 def windows_agree(samples: Sequence[float], size: int, tolerance: float) -> bool:
-    """Say whether the last two windows of `size` samples each have medians that differ by at most `tolerance`.
+    """Return whether the medians of the last two windows of `size` samples differ by at most `tolerance`.
 
-    It is how a warm-up ends: what still gets faster from one window to the next is not warm.
+    A warm-up ends when they do.
 
     >>> windows_agree([9.0, 5.0, 4.0, 4.1], 2, 0.1), windows_agree([5.0, 4.0, 4.0, 4.1], 1, 0.1)
     (False, True)
@@ -496,7 +493,7 @@ def windows_agree(samples: Sequence[float], size: int, tolerance: float) -> bool
 
 @functools.lru_cache(maxsize=4096)
 def _order_ranks(n: int, q: float, confidence: float) -> tuple[int, int]:
-    """Find the ranks (from 0) of the two order statistics; each tail holds at most half of the rest."""
+    """Return the ranks (from 0) of the two order statistics; each tail holds at most half of the rest."""
     tail = (1 - confidence) / 2
     low, high, cumulated = 0, n - 1, 0.0
     for below in range(n):

@@ -31,7 +31,7 @@ from nni_latency.measurement import (
     Schedule,
     Subject,
     Summary,
-    fewest_samples,
+    is_narrow,
     quantile,
 )
 from nni_latency.micro_benchmarks._blocks import Block
@@ -225,14 +225,11 @@ class PointSchedule(Schedule):
 
     def _wanted(self) -> list[str]:
         """Return the points that need more visits."""
-        return [key for key in self.found if not self._settled(key)]
+        return [key for key in self.found if not self._is_settled(key)]
 
-    def _settled(self, key: str) -> bool:
+    def _is_settled(self, key: str) -> bool:
         samples = [seconds for _, seconds in self.samples.get(key, [])]
-        if len(samples) < max(_FEWEST_ROUNDS, fewest_samples(self.protocol.statistic, self.protocol.confidence)):
-            return False
-        spread = Measurement(tuple(samples), self.protocol).summary.spread
-        return bool(self.protocol.half_width) and spread <= self.protocol.half_width
+        return len(samples) >= _FEWEST_ROUNDS and is_narrow(samples, self.protocol)
 
 
 class Feeder(nn.Module):

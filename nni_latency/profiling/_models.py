@@ -188,7 +188,7 @@ def vision_model(name: str, batch_size: int = 1, input_shape: tuple[int, ...] = 
     vision = require("torchvision.models", f"The model {name!r}", "nni_latency[vision]")
     known = vision.list_models(module=vision)
     if name not in known:
-        raise UnknownNameError(UnknownNameError.of("model", name, sorted({*families(), *known})))
+        raise UnknownNameError.of("model", name, sorted({*families(), *known}))
     inputs = (batch_size, *input_shape)
     return _traced(name, partial(_make_vision_model, name), inputs, torch.empty(inputs, device="meta"))
 

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from numpy.typing import NDArray
+import scipy
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -154,3 +157,19 @@ def weighted_quantile(values: Array, weights: Array, level: float) -> float:
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(values[order[min(int(np.searchsorted(reached, level)), len(values) - 1)]])
+
+
+def can_correlate(first: ArrayLike, second: ArrayLike) -> bool:
+    """Return whether a correlation is defined: at least three pairs, and no constant values."""
+    return bool(np.size(first) > 2 and np.ptp(first) > 0 and np.ptp(second) > 0)
+
+
+def rank_correlation(first: ArrayLike, second: ArrayLike) -> float:
+    """Return Spearman's rank correlation; nan for fewer than three pairs or constant values.
+
+    Examples
+    --------
+    >>> round(rank_correlation([1.0, 2.0, 3.0], [1.0, 9.0, 2.0]), 3), rank_correlation([1.0, 2.0], [1.0, 2.0])
+    (0.5, nan)
+    """
+    return float(scipy.stats.spearmanr(first, second).statistic) if can_correlate(first, second) else math.nan

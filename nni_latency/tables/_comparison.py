@@ -8,9 +8,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import scipy
-
 from nni_latency.errors import MismatchError
+from nni_latency.regression import rank_correlation
 from nni_latency.tables._arithmetic import fold_calibration
 from nni_latency.tables._lookup_table import LookupTable
 
@@ -98,10 +97,7 @@ class TableComparison:
     def spearman(self) -> float:
         """Rank correlation of the costs of all candidates; nan with fewer than three, or if all are equal."""
         pairs = [pair for row in self.costs.values() for pair in row.values()]
-        firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
-        if len(pairs) < 3 or len(set(firsts)) == 1 or len(set(seconds)) == 1:
-            return math.nan
-        return float(scipy.stats.spearmanr(firsts, seconds).statistic)
+        return rank_correlation([first for first, _ in pairs], [second for _, second in pairs])
 
 
 def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,28 +42,31 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
     """
     if metric not in COUNTED_METRICS:
         raise InvalidValueError(f"Counted are {' and '.join(COUNTED_METRICS)}. Got {metric!r}.")
-    layers, inputs = [], _zeros(plan.input_shape, platform.precision)
+    import torch
+
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[platform.precision]
+    inputs: Any = torch.empty(plan.input_shape, dtype=dtype, device="meta")
+    layers = []
     for layer in plan.layers:
         entries, outputs = {}, None
         for name, candidate in layer.candidates.items():
             with _naming("make", layer.name, name):
-                module = candidate.build().eval().to(_dtype(platform.precision))
+                module = candidate.build().eval().to(dtype)
             with _naming("run", layer.name, name):
-                count = float(_count(metric, module, inputs))
-                outputs = _run(module, inputs) if outputs is None else outputs
+                # Accessed through the package and not imported from it, so that torch is loaded only here.
+                if metric == "parameter_memory":
+                    count = float(measurement.parameter_memory(module))
+                else:
+                    count = float(measurement.activation_memory(module, inputs))
+                if outputs is None:
+                    with torch.inference_mode():
+                        outputs = copy.deepcopy(module).to("meta")(inputs)
             entries[name] = Entry(count, count, count, op=candidate.op)
         layers.append(TableLayer.of_plan(layer, entries))
         inputs = outputs
     return LookupTable(
         space=plan.space, platform=platform, layers=tuple(layers), input_shape=plan.input_shape, metric=metric
     )
-
-
-def _count(metric: str, module: Any, inputs: Any) -> int:
-    # Accessed through the package and not imported from it, so that torch is loaded only here.
-    if metric == "parameter_memory":
-        return measurement.parameter_memory(module)
-    return measurement.activation_memory(module, inputs)
 
 
 @contextlib.contextmanager
@@ -72,24 +76,3 @@ def _naming(what: str, layer: str, name: str) -> Iterator[None]:
         yield
     except Exception as error:  # third-party code may raise anything
         raise MeasurementError(f"Cannot {what} {layer}:{name}: {type(error).__name__}: {error}") from error
-
-
-def _zeros(shape: tuple[int, ...], precision: str) -> Any:
-    import torch
-
-    return torch.empty(shape, dtype=_dtype(precision), device="meta")
-
-
-def _dtype(precision: str) -> Any:
-    import torch
-
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-
-
-def _run(module: Any, inputs: Any) -> Any:
-    import copy
-
-    import torch
-
-    with torch.inference_mode():
-        return copy.deepcopy(module).to("meta")(inputs)

@@ -69,8 +69,8 @@ class _Index:
         """Return the cost that several campaigns found."""
         value = math.fsum(item.value for item in found) / len(found)
         low, high = min(item.low for item in found), max(item.high for item in found)
-        n_samples, unit = sum(item.n_samples for item in found), self.unit
-        return CachedCost(value * unit, low * unit, high * unit, len(found), n_samples, alone)
+        n_samples = sum(item.n_samples for item in found)
+        return CachedCost(value, low, high, len(found), n_samples, alone).scaled(self.unit)
 
 
 class KnownCosts:
@@ -118,9 +118,8 @@ class KnownCosts:
         with self._lock:
             index = self._index(protocol)
             if key in index.operators:
-                entry, unit = index.operators[key], index.unit
-                times = (entry.value * unit, entry.low * unit, entry.high * unit)
-                return CachedCost(*times, n_places=entry.n_places, n_samples=entry.n_samples)
+                entry = index.operators[key].scaled(index.unit)
+                return CachedCost(entry.value, entry.low, entry.high, entry.n_places, entry.n_samples)
             return index.pooled(index.alone[key], alone=True) if key in index.alone else None
 
     def network(self, digest: str, protocol: Protocol) -> CachedCost | None:
@@ -206,7 +205,8 @@ def _networks_of(campaign: StoredCampaign, protocol: Protocol) -> _Networks:
         unit = samples.unit
         found.references.extend(samples.references)
         for key in samples.measured:
-            found.wholes.append((subjects[key]["digest"], _over(samples.whole(key), unit)))
+            whole = samples.whole(key).mapped(lambda seconds: seconds / unit)
+            found.wholes.append((subjects[key]["digest"], whole))
             for place in samples.places(key):
                 network = f"{campaign.identifier}/{key}"
                 found.places.append(replace(place, network=network, value=place.value / unit))
@@ -222,8 +222,3 @@ def _add_alone(index: _Index, campaign: StoredCampaign, protocol: Protocol) -> N
         index.alone_references.append(record.reference)
     for key, taken in times.items():
         index.alone.setdefault(key, []).append(Measurement(tuple(taken), protocol).summary)
-
-
-def _over(summary: Summary, reference: float) -> Summary:
-    low, value, high = (number / reference for number in (summary.low, summary.value, summary.high))
-    return Summary(value, low, high, summary.n_samples, summary.n_dropped)

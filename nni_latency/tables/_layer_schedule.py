@@ -14,13 +14,12 @@ from nni_latency.errors import MeasurementError
 from nni_latency.measurement import (
     Chain,
     Failure,
-    Measurement,
     Protocol,
     Record,
     Schedule,
     Subject,
     balanced_round,
-    fewest_samples,
+    is_narrow,
     light_network,
     quantile,
 )
@@ -84,11 +83,6 @@ class LayerSchedule(Schedule):
     def unsettled(self) -> int:
         """Number of candidates that need more samples."""
         return sum(map(len, self._wanted()))
-
-    @property
-    def what(self) -> str:
-        """The subjects of a round, for messages."""
-        return "networks"
 
     def next_round(self) -> list[Chain]:
         """Return the networks of the next round; empty once all candidates are settled or the budget is spent."""
@@ -312,17 +306,8 @@ class Samples:
         """Return by layer those of the `wanted` candidates whose interval is wider than the protocol requires."""
         if not self._wholes:
             return [list(choices) for choices in wanted]
-        visible = NEGLIGIBLE * quantile(self._wholes, 0.5)
+        negligible = NEGLIGIBLE * quantile(self._wholes, 0.5)
         return [
-            [choice for choice in choices if not _settled(self._ratios[layer][choice], protocol, visible)]
+            [choice for choice in choices if not is_narrow(self._ratios[layer][choice], protocol, negligible)]
             for layer, choices in enumerate(wanted)
         ]
-
-
-def _settled(samples: list[float], protocol: Protocol, visible: float) -> bool:
-    if len(samples) < fewest_samples(protocol.statistic, protocol.confidence):
-        return False
-    if not protocol.half_width:
-        return False
-    summary = Measurement(tuple(samples), protocol).summary
-    return summary.spread <= max(protocol.half_width, visible / summary.value)

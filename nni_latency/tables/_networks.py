@@ -128,17 +128,13 @@ def measure_networks(
         raise InvalidValueError(f"Whole networks are measured in latency, energy or power, not in {metric}.")
     measuring = Measuring(runtime, protocol, **how)
     check_metered(metric, measuring.meters)
-    networks = {f"network {name}": selection for name, selection in selections.items()}
-    references = {f"reference {name}": network for name, network in reference_networks(plan, selections).items()}
-    schedule = NetworkSchedule(
-        [_subject(plan, key, selection) for key, selection in networks.items()],
-        protocol,
-        isolated=measuring.benches.isolated,
-        always=[_subject(plan, key, selection) for key, selection in references.items()],
-    )
-    content = {name: dict(selection) for name, selection in {**networks, **references}.items()}
+    references = reference_networks(plan, selections)
+    subjects = [_subject(plan, f"network {name}", selection) for name, selection in selections.items()]
+    always = [_subject(plan, f"reference {name}", selection) for name, selection in references.items()]
+    schedule = NetworkSchedule(subjects, protocol, isolated=measuring.benches.isolated, always=always)
+    content = {subject.key: subject.specification["selection"] for subject in (*subjects, *always)}
     done = measuring.run(schedule, space_content(plan.space, plan.input_shape, content))
-    found = _summarise(selections, reference_networks(plan, selections), runtime.platform, protocol, schedule, metric)
+    found = _summarise(selections, references, runtime.platform, schedule, metric)
     return replace(found, fallbacks=done.fallbacks)
 
 
@@ -157,29 +153,30 @@ def _subject(plan: NetworkSource, key: str, selection: Mapping[str, Any]) -> Sub
     return Subject(key, plan.network_of(selection), plan.input_shape, specification={"selection": dict(selection)})
 
 
+def _name_of(key: str) -> str:
+    """Return the name of a network from the key of its subject, ``network NAME`` or ``reference NAME``."""
+    return key.partition(" ")[2]
+
+
 def _summarise(
     selections: Mapping[str, Mapping[str, Any]],
     references: Mapping[str, Mapping[str, Any]],
     platform: Platform,
-    protocol: Protocol,
     schedule: NetworkSchedule,
-    metric: str = "latency",
+    metric: str,
 ) -> NetworkMeasurements:
     """Summarise all networks together."""
     everything = {**selections, **references}
-    named = dict(zip([f"network {name}" for name in selections], selections, strict=True))
-    named |= dict(zip([f"reference {name}" for name in references], references, strict=True))
-    places_by = {name: place for place, name in enumerate(everything)}
-    places = {key: places_by[name] for key, name in named.items()}
+    places = {name: place for place, name in enumerate(everything)}
     samples = Samples((len(places),))
     for records in schedule.observed:
-        samples.add(Round(tuple((places[record.subjects[0]],) for record in records), tuple(records)))
-    failed = {named[key]: reason for key, reason in schedule.failures.items()}
-    found = network_times(everything, samples.runs, protocol) if samples.drift else {}
+        samples.add(Round(tuple((places[_name_of(record.subjects[0])],) for record in records), tuple(records)))
+    failed = {_name_of(key): reason for key, reason in schedule.failures.items()}
+    found = network_times(everything, samples.runs, schedule.protocol) if samples.drift else {}
     measured = {name: times for name, times in found.items() if name not in failed}
     if metric != "latency":
-        drawn = {name: _drawn(times, places_by[name], samples, metric) for name, times in measured.items()}
-        measured = {name: found for name, found in drawn.items() if found is not None}
+        metered = {name: _metered(times, places[name], samples, metric) for name, times in measured.items()}
+        measured = {name: times for name, times in metered.items() if times is not None}
     return NetworkMeasurements(
         {name: times for name, times in measured.items() if name in selections},
         platform,
@@ -191,8 +188,11 @@ def _summarise(
     )
 
 
-def _drawn(times: NetworkTimes, place: int, samples: Samples, metric: str) -> NetworkTimes | None:
-    """Return the power of a network, or the energy of a run: its time at the usual speed times the power."""
+def _metered(times: NetworkTimes, place: int, samples: Samples, metric: str) -> NetworkTimes | None:
+    """Return the power of a network, or the energy of a run: its time at the usual speed times the power.
+
+    None if it was never metered.
+    """
     powers = [
         [
             watts

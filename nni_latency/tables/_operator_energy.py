@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from nni_latency.costs import NORMAL
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import Record, quantile
 from nni_latency.operators import group_of
 from nni_latency.tables._entries import Entry
 from nni_latency.tables._lookup_table import LookupTable
@@ -132,11 +131,3 @@ def _shares(entries: Sequence[Entry], groups: Sequence[str]) -> NDArray[np.float
         times[groups.index(_group(entry))] += entry.value
     shares: NDArray[np.float64] = times / times.sum()
     return shares
-
-
-def powers_of(records: Sequence[Record]) -> dict[str, float]:
-    """Return the power of every metered network, the median over its windows [W]."""
-    found: dict[str, list[float]] = {}
-    for record in records:
-        found.setdefault(record.subjects[0], []).extend(record.samples.get("power", ()))
-    return {network: quantile(watts, 0.5) for network, watts in found.items() if watts}

@@ -202,16 +202,18 @@ class OperatorSamples:
                 known = self.networks[network]
                 costs[network] = known.attribute(calls, times, whole.value, self.protocol.statistic)
         values = [whole.value for whole in wholes.values()]
-        means, spreads = self._moments(costs)
-        factors, sums = np.ones(len(means)), self._sums(means, values)
-        fit = OperatorFit(slowness, wholes, costs, factors, sums, *fit_residency(list(sums.values()), values))
+        means, spreads = self._means_and_spreads(costs)
+
+        def with_factors(factors: Floats) -> OperatorFit:
+            sums = self._sums(means * factors, values)
+            return OperatorFit(slowness, wholes, costs, factors, sums, *fit_residency(list(sums.values()), values))
+
+        fit = with_factors(np.ones(len(means)))
         if not self._is_correctable:
             return fit
-        excess = [whole.value / fit.predict(sums[network]) - 1 for network, whole in wholes.items()]
-        shares = self._counts * means / np.array(list(sums.values()))[:, None]
-        factors = np.maximum(1 + spreads * _ridge(shares * spreads, np.array(excess))[0], _LEAST_FACTOR)
-        sums = self._sums(means * factors, values)
-        return OperatorFit(slowness, wholes, costs, factors, sums, *fit_residency(list(sums.values()), values))
+        excess = [whole.value / fit.predict(fit.sums[network]) - 1 for network, whole in wholes.items()]
+        shares = self._counts * means / np.array(list(fit.sums.values()))[:, None]
+        return with_factors(np.maximum(1 + spreads * _ridge(shares * spreads, np.array(excess))[0], _LEAST_FACTOR))
 
     @property
     def _is_correctable(self) -> bool:
@@ -223,13 +225,11 @@ class OperatorSamples:
         sums = (self._counts @ means).tolist()
         return {key: total or value for key, total, value in zip(self.measured, sums, values, strict=True)}
 
-    def _moments(self, costs: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-        """Return the mean cost of every operator, and its spread between places as a share, within bounds."""
-        totals, counts = self._by_operator(costs)
-        means = totals / counts
-        squares, _ = self._by_operator({key: items**2 for key, items in costs.items()})
-        variances = np.maximum(squares / counts - means**2, 0.0)
-        return means, np.clip(np.sqrt(variances) / np.maximum(means, 1e-300), *_CORRECTED_SPREADS)
+    def _means_and_spreads(self, costs: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+        """Return the mean cost of every operator, and its relative standard deviation between places, within bounds."""
+        places = np.concatenate([self._places[network] for network in costs])
+        means, squares, counts = between_places(places, np.concatenate(list(costs.values())), self._n_operators)
+        return means, np.clip(np.sqrt(squares / counts), *_CORRECTED_SPREADS)
 
     def _by_operator(self, costs: Mapping[str, Floats]) -> tuple[Floats, Ints]:
         """Return the sum of the costs of every operator in some networks, and the number of its places there."""
@@ -254,7 +254,8 @@ class OperatorSamples:
             shares.append(parts / usual)
             residuals.append(math.log(fit.wholes[network].value / fit.predict(usual)))
         if self._is_correctable:
-            residuals = _ridge(np.array(shares) * self._moments(fit.costs)[1], np.array(residuals))[1].tolist()
+            _, spreads = self._means_and_spreads(fit.costs)
+            residuals = _ridge(np.array(shares) * spreads, np.array(residuals))[1].tolist()
         groups = np.empty(len(self._reference), dtype=np.int64)
         for number, runs in enumerate(self._runs.values()):
             groups[runs.visits] = number
@@ -297,6 +298,31 @@ class OperatorSamples:
         runs = self._runs[network]
         times: Floats = runs.calls / slowness[runs.marked][:, None]
         return times
+
+
+def between_places(operators: Ints, costs: Floats, n_operators: int) -> tuple[Floats, Floats, Ints]:
+    """Return how much the cost of each operator differs between its places in networks.
+
+    Parameters
+    ----------
+    operators : ndarray of int of shape (n_places,)
+        Index of the operator at each place; every operator has at least one.
+    costs : ndarray of shape (n_places,)
+        Cost of that operator there.
+    n_operators : int
+        Number of operators.
+
+    Returns
+    -------
+    means, squares : ndarray of shape (n_operators,)
+        Mean cost, and sum of the squared relative deviations from it.
+    counts : ndarray of int of shape (n_operators,)
+        Number of places.
+    """
+    counts = np.bincount(operators, minlength=n_operators)
+    means = np.bincount(operators, costs, n_operators) / counts
+    squares = np.bincount(operators, (costs / means[operators] - 1) ** 2, n_operators).astype(np.float64)
+    return means, squares, counts
 
 
 def _ridge(shares: Floats, excess: Floats) -> tuple[Floats, Floats]:

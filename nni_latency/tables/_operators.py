@@ -19,9 +19,10 @@ from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import parse_op_keys
 from nni_latency.tables._entries import Entry, MeasuredNetwork
 from nni_latency.tables._lookup_table import LookupTable
-from nni_latency.tables._operator_energy import energy_of_operators, powers_of
-from nni_latency.tables._operator_samples import OperatorSamples, Place
+from nni_latency.tables._operator_energy import energy_of_operators
+from nni_latency.tables._operator_samples import OperatorSamples, Place, between_places
 from nni_latency.tables._plan import OperatorPlan
+from nni_latency.tables._solving import powers_of
 from nni_latency.units import number_of
 
 Floats = NDArray[np.float64]
@@ -59,11 +60,8 @@ def operator_entries(places: Sequence[Place]) -> dict[str, Entry]:
     numbers = {key: number for number, key in enumerate(keys)}
     which = np.array([numbers[place.op_key] for place in places], dtype=np.int64)
     values = np.array([place.value for place in places], dtype=np.float64)
-    costs = np.bincount(which, values) / np.bincount(which)
-    ratios = values / costs[which]
+    costs, squares, counts = between_places(which, values, len(keys))
     kinds = np.array([ops[key].kind for key in keys])
-    squares = np.bincount(which, (ratios - 1) ** 2, len(keys))
-    counts = np.bincount(which, minlength=len(keys))
     usual = {kind: _usual_spread(squares[kinds == kind], counts[kinds == kind]) for kind in set(kinds)}
     networks: dict[str, set[str]] = defaultdict(set)
     runs: dict[str, int] = defaultdict(int)
@@ -191,7 +189,7 @@ def operators_table(
     )
     if metric == "latency":
         return table
-    powers = powers_of(records)
+    powers = powers_of((record.subjects[0], record) for record in records)
     keys = [calls[network].modules.operators for network in measured]
     return energy_of_operators(table, keys, [powers[network] for network in measured if network in powers])
 

@@ -148,6 +148,11 @@ def weighed_pairs(tables: Sequence[Sequence[LayerPair]], weights: Sequence[float
     weights : sequence of float
         One per table.
 
+    Raises
+    ------
+    InvalidValueError
+        If the layers of a pair have other numbers of choices in one table than in another.
+
     Examples
     --------
     >>> pair = LayerPair(("a", "b"), ((0, 1), (0,)), ((0.0,), (2.0,)))
@@ -163,6 +168,13 @@ def weighed_pairs(tables: Sequence[Sequence[LayerPair]], weights: Sequence[float
 
 def _added(pairs: Sequence[LayerPair]) -> LayerPair:
     """Add pairs of the same two layers."""
+    sizes = dict.fromkeys(pair.by_choice.shape for pair in pairs)
+    if len(sizes) > 1:
+        raise InvalidValueError(
+            f"The costs of the pair {' and '.join(pairs[0].layers)} can be added only for tables with the same choices "
+            f"of both layers. Got {'; '.join(f'{first} and {second} choices' for first, second in sizes)}. Use tables "
+            "of one space."
+        )
     total = np.sum([pair.by_choice for pair in pairs], axis=0)
     sides = [list(zip(*(pair.kinds[side] for pair in pairs), strict=True)) for side in (0, 1)]
     known = [list(dict.fromkeys(side)) for side in sides]

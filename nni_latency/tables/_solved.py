@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,6 @@ class BatchSchedule(Schedule):
 
     kind = "solved"
     counts_preparation = True
-    what = "networks"
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class BatchSchedule(Schedule):
         return Subject(self._key(network), build, self.plan.input_shape, specification={"selection": selection})
 
 
-def solved_table(plan: MeasurePlan, measuring: Measuring, metric: str = "latency") -> LookupTable:
+def solved_table(plan: MeasurePlan, measuring: Measuring, metric: str) -> LookupTable:
     """Measure whole networks and solve for the entries of their candidates.
 
     The prior is the cost of the candidates in a runtime that supports layer timing, or is computed from their work.
@@ -219,13 +219,14 @@ def solved_table(plan: MeasurePlan, measuring: Measuring, metric: str = "latency
     prior, failed = _measure_prior(plan, measuring)
     protocol = replace(measuring.protocol, time_budget=(1 - _PRIOR_SHARE) * budget)
     schedule = BatchSchedule(plan, protocol, prior, list(failed), metric)
-    measured = measuring.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
+    measured = measuring.run(schedule, _content(plan))
     table = solve_batches(schedule, failed, measuring.runtime.platform)
     return measured.mark(replace(table, protocol=measuring.protocol))
 
 
-def _op_keys(plan: MeasurePlan) -> list[list[str]]:
-    return [[candidate.op.op_key for candidate in layer.candidates.values()] for layer in plan.layers]
+def _content(plan: MeasurePlan) -> dict[str, Any]:
+    keys = [[candidate.op.op_key for candidate in layer.candidates.values()] for layer in plan.layers]
+    return space_content(plan.space, plan.input_shape, keys)
 
 
 def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, dict[tuple[int, int], str]]:
@@ -239,22 +240,11 @@ def _measure_prior(plan: MeasurePlan, measuring: Measuring) -> tuple[Columns, di
         half_width=_PRIOR_HALF_WIDTH,
         processes=1,
     )
-    quiet = replace(
-        measuring,
-        runtime=inner,
-        protocol=protocol,
-        on_start=_ignore,
-        on_progress=_ignore,
-        on_step=_ignore,
-        meters=(),
-    )
-    schedule = LayerSchedule(plan, protocol, isolated=quiet.benches.isolated)
-    quiet.run(schedule, space_content(plan.space, plan.input_shape, _op_keys(plan)))
+    # Without meters and callbacks.
+    inside = Measuring(inner, protocol, measuring.store, measuring.fresh, timer=measuring.timer, wait=measuring.wait)
+    schedule = LayerSchedule(plan, protocol, isolated=inside.benches.isolated)
+    inside.run(schedule, _content(plan))
     return _columns(schedule), schedule.failed
-
-
-def _ignore(*_progress: object) -> None:
-    """Ignore progress."""
 
 
 def prior_of(plan: MeasurePlan, campaign: StoredCampaign, store: Store) -> tuple[Columns, dict[tuple[int, int], str]]:

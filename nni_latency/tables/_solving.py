@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from nni_latency.regression import Posterior, one_hot
 from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._layer_schedule import LayerSchedule, Network
 from nni_latency.tables._lookup_table import LookupTable
+
+Key = TypeVar("Key", bound=Hashable)
 
 #: Grid of the standard deviation of entries from their prior, as shares of it; the most likely is chosen.
 _SPREADS = np.geomspace(0.01, 1.0, 9)
@@ -205,7 +208,8 @@ def metered_table(table: LookupTable, schedule: LayerSchedule, metric: str) -> L
     MeasurementError
         If there are no meter readings.
     """
-    powers = network_powers(schedule)
+    rounds = schedule.samples.rounds
+    powers = powers_of(visit for item in rounds for visit in zip(item.networks, item.visits, strict=True))
     if not powers:
         raise MeasurementError(f"No meter was read, so there is no {metric}. Measure anew, with a meter.")
     mean = quantile(list(powers.values()), 0.5)
@@ -237,16 +241,18 @@ def metered_table(table: LookupTable, schedule: LayerSchedule, metric: str) -> L
     )
 
 
-def network_powers(schedule: LayerSchedule) -> dict[Network, float]:
-    """Return the power of every metered network, the median over its windows [W]."""
-    found: dict[Network, list[float]] = {}
-    for network, record in _visits(schedule):
+def powers_of(visits: Iterable[tuple[Key, Record]]) -> dict[Key, float]:
+    """Return the power of every metered network, the median over its windows [W].
+
+    Parameters
+    ----------
+    visits : iterable of (key, Record)
+        Visits, each with the key of its network.
+    """
+    found: dict[Key, list[float]] = {}
+    for network, record in visits:
         found.setdefault(network, []).extend(record.samples.get("power", ()))
     return {network: quantile(watts, 0.5) for network, watts in found.items() if watts}
-
-
-def _visits(schedule: LayerSchedule) -> list[tuple[Network, Record]]:
-    return [pair for item in schedule.samples.rounds for pair in zip(item.networks, item.visits, strict=True)]
 
 
 def _latencies(table: LookupTable) -> list[list[float]]:

@@ -71,7 +71,7 @@ def summarise(
     """
     runs = samples.runs
     places = Places.of([[candidate.op.op_key for candidate in layer.candidates.values()] for layer in plan.layers])
-    fit, rest = _fitted(runs, places, protocol, Neighbours.of(plan))
+    fit, held_out = _fitted(runs, places, protocol, Neighbours.of(plan))
     summaries = fit.summaries(runs, protocol)
     return LookupTable(
         space=plan.space,
@@ -86,16 +86,16 @@ def summarise(
         residency=fit.residency,
         reference=_reference(runs, fit, plan.indices_of(plan.reference)),
         drift=tuple(float(f"{seconds:.6g}") for seconds in samples.drift),
-        network_error=None if rest is None else _error_of_networks(rest.repeated(), runs, fit, summaries),
+        network_error=None if held_out is None else _error_of_networks(held_out.repeated(), runs, fit, summaries),
     )
 
 
 def _fitted(
     runs: Runs, places: Places, protocol: Protocol, neighbours: Neighbours | None
-) -> tuple[TableFit, Rest | None]:
-    """Return the fit to runs, and networks outside of it; with costs of pairs if these predict such networks better.
+) -> tuple[TableFit, HeldOut | None]:
+    """Return the fit to runs, and held-out networks; with costs of pairs if these predict held-out networks better.
 
-    There are no networks outside of the fit, and no costs of pairs, with too few repeated networks.
+    With too few repeated networks, there are neither held-out networks nor costs of pairs.
     """
     fit = TableFit.of(runs, places, protocol)
     if len(np.unique(runs.rounds)) < _FEWEST_ROUNDS or not (runs.counts >= _FEWEST_RUNS).any():
@@ -103,19 +103,21 @@ def _fitted(
     sides = [runs.of_rounds(half) for half in (0, 1)]
     fitted = [_only_here(side, other) for side, other in zip(sides, sides[::-1], strict=True)]
     halves = [TableFit.of(side, places, protocol) for side in fitted]
-    rest = Rest.of(runs, fit, halves)
+    held_out = HeldOut.of(runs, fit, halves)
     paired = None if neighbours is None else fit.with_pairs(runs, protocol, neighbours)
     if neighbours is None or paired is None:
-        return fit, rest
+        return fit, held_out
     others = [
         half.with_pairs(side, protocol, neighbours, _missing_from(side.distinct, other.distinct))
         for half, side, other in zip(halves, fitted, sides[::-1], strict=True)
     ]
-    paired_rest = Rest.of(runs, paired, [other or half for other, half in zip(others, halves, strict=True)])
+    paired_halves = [other or half for other, half in zip(others, halves, strict=True)]
+    held_out_paired = HeldOut.of(runs, paired, paired_halves)
     better = (
-        paired_rest.gain(rest) > _LEAST_GAIN and paired_rest.repeated().gain(rest.repeated()) > _LEAST_GAIN_REPEATED
+        held_out_paired.gain(held_out) > _LEAST_GAIN
+        and held_out_paired.repeated().gain(held_out.repeated()) > _LEAST_GAIN_REPEATED
     )
-    return (paired, paired_rest) if better else (fit, rest)
+    return (paired, held_out_paired) if better else (fit, held_out)
 
 
 def _only_here(side: Runs, other: Runs) -> Runs:
@@ -145,33 +147,33 @@ def _reference(runs: Runs, fit: TableFit, network: tuple[int, ...]) -> float | N
 
 
 @dataclass(frozen=True)
-class Rest:
-    """Networks against predictions by runs of other networks in other rounds.
+class HeldOut:
+    """Networks compared with predictions from runs of other networks in other rounds.
 
     Parameters
     ----------
-    locations : ndarray of shape (n_networks,)
+    residuals : ndarray of shape (n_networks,)
         Logarithm of measured over predicted time of every network.
     errors : ndarray of shape (n_networks,)
         Their standard errors by the scatter of runs.
-    taken : ndarray of int of shape (n_networks,)
+    networks : ndarray of int of shape (n_networks,)
         Indices of the networks among the distinct ones.
     counts : ndarray of int of shape (n_networks,)
         Number of runs of each network.
     """
 
-    locations: NDArray[np.float64]
+    residuals: NDArray[np.float64]
     errors: NDArray[np.float64]
-    taken: NDArray[np.int64]
+    networks: NDArray[np.int64]
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, runs: Runs, fit: TableFit, halves: Sequence[TableFit]) -> Rest:
+    def of(cls, runs: Runs, fit: TableFit, halves: Sequence[TableFit]) -> HeldOut:
         """Predict runs of the odd rounds from the fit to the even ones, and vice versa."""
         rest = np.log(runs.whole / fit.slowness)
         for half in (0, 1):
-            held_out = runs.rounds[runs.visits] % 2 == half
-            rest[held_out] -= np.log(halves[1 - half].predict(runs.networks[held_out]))
+            here = runs.rounds[runs.visits] % 2 == half
+            rest[here] -= np.log(halves[1 - half].predict(runs.networks[here]))
         known = np.isfinite(rest)
         rest = rest - np.median(rest[known])
         count = len(runs.distinct)
@@ -187,26 +189,26 @@ class Rest:
         taken = np.flatnonzero(np.isfinite(locations) & ~light)
         return cls(locations[taken], errors[taken], taken, runs.counts[taken])
 
-    def repeated(self) -> Rest:
+    def repeated(self) -> HeldOut:
         """Return the networks that were run often enough for an estimate of their deviation."""
         often = self.counts >= _FEWEST_RUNS
-        return Rest(self.locations[often], self.errors[often], self.taken[often], self.counts[often])
+        return HeldOut(self.residuals[often], self.errors[often], self.networks[often], self.counts[often])
 
-    def gain(self, other: Rest) -> float:
+    def gain(self, other: HeldOut) -> float:
         """Return by how much networks are likelier than by other predictions, as a logarithm."""
         mine, theirs = (
-            item.locations[np.isin(item.taken, against.taken)] for item, against in ((self, other), (other, self))
+            item.residuals[np.isin(item.networks, against.networks)] for item, against in ((self, other), (other, self))
         )
         noise = max(1e-6, min(deviation(mine), deviation(theirs))) if len(mine) else 1.0
         return float((huber_losses(theirs, noise) - huber_losses(mine, noise)).sum())
 
 
-def _error_of_networks(rest: Rest, runs: Runs, fit: TableFit, summaries: Sequence[Summary | None]) -> float:
+def _error_of_networks(held_out: HeldOut, runs: Runs, fit: TableFit, summaries: Sequence[Summary | None]) -> float:
     """Return the relative deviation of networks from their sums beyond chance."""
     widths = np.array([0.0 if item is None else (item.high - item.low) / (2 * NORMAL) for item in summaries])
-    index = runs.distinct[rest.taken] + fit.places.starts
+    index = runs.distinct[held_out.networks] + fit.places.starts
     chance = np.sqrt((widths[index] ** 2).sum(axis=1)) / fit.values[index].sum(axis=1)
-    return float(f"{network_error(rest.locations, np.hypot(rest.errors, chance)):.4g}")
+    return float(f"{network_error(held_out.residuals, np.hypot(held_out.errors, chance)):.4g}")
 
 
 def _layers(

@@ -193,6 +193,18 @@ def test_a_table_of_estimates_keeps_pairs_or_names_what_it_leaves_out(estimator)
     assert table.pairs == () and "neighbouring layers" in " ".join(table.remarks)
 
 
+def test_an_ensemble_of_tables_with_other_choices_of_a_layer_makes_no_table(estimator):
+    first, second = (layer.name for layer in PLAN.layers[:2])
+    costs = {first: {"x": 1e-4, "y": 1e-4}, second: {"u": 1e-4}}
+    table = LookupTable.from_latencies({layer: list(choices) for layer, choices in costs.items()}, costs)
+    other = TableEstimator(replace(table, pairs=(LayerPair((first, second), ((0, 1), (0,)), ((1e-5,), (0.0,))),)))
+    ensemble = LayerEnsemble(members=[estimator, other])
+    sizes = " and ".join(str(len(layer.candidates)) for layer in PLAN.layers[:2])
+    message = rf"pair {first} and {second} .* the same choices .* Got {sizes} choices; 2 and 1 choices\. Use tables"
+    with pytest.raises(InvalidValueError, match=message):
+        estimate_table(ensemble, PLAN)
+
+
 def _without(table, name, lost):
     """Return the table without an entry."""
     return replace(

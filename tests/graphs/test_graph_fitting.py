@@ -16,7 +16,7 @@ from measured_graphs import network
 
 from nni_latency.graphs._encoding import encode_graph
 from nni_latency.graphs._examples import Examples
-from nni_latency.graphs._graph_learning import Settings, _best_epoch, _weights, learn, networks_off
+from nni_latency.graphs._graph_learning import Settings, best_epoch, learn, networks_off, platform_weights
 from nni_latency.graphs._graph_transfer import most_telling
 from nni_latency.graphs._side_by_side import side_by_side
 
@@ -38,38 +38,38 @@ def test_a_run_takes_no_longer_than_the_shortest_network(monkeypatch: pytest.Mon
 
 def test_epochs_are_best_over_all_families_and_platforms() -> None:
     errors, families = _errors([[0.3, 0.2, 0.1], [0.4, 0.2, 0.3]], [[0.2, 0.1, 0.2], [0.5, 0.4, 0.5]])
-    assert _best_epoch(errors, families) == 2
-    assert _best_epoch(-errors, families) == 2
+    assert best_epoch(errors, families) == 2
+    assert best_epoch(-errors, families) == 2
 
 
 def test_a_platform_that_is_far_off_does_not_choose_the_epochs_alone() -> None:
     """It falls from 2.0 to 1.8 where the other one doubles."""
     errors, families = _errors([[0.05, 0.1], [2.0, 1.8]])
-    assert _best_epoch(errors, families) == 1
+    assert best_epoch(errors, families) == 1
 
 
 def test_a_family_of_many_networks_does_not_choose_the_epochs_alone() -> None:
     errors = np.array([[[0.1]] * 9 + [[0.5]], [[0.11]] * 9 + [[0.1]]])
-    assert _best_epoch(errors, 9 * ["large"] + ["small"]) == 2
+    assert best_epoch(errors, 9 * ["large"] + ["small"]) == 2
 
 
 def test_epochs_that_gain_next_to_nothing_are_not_taken() -> None:
     errors, families = _errors([[0.2, 0.1001, 0.1], [0.2, 0.1, 0.1]])
-    assert _best_epoch(errors, families) == 2
+    assert best_epoch(errors, families) == 2
 
 
 def test_networks_that_were_not_measured_or_held_out_do_not_count() -> None:
     errors, families = _errors([[0.3, 0.1], [0.3, 0.1]], [[0.1, 0.9], [0.1, 0.9]])
     errors[:, 2:, 0] = np.nan
     errors[:, :, 1] = np.nan
-    assert _best_epoch(errors, families) == 2
+    assert best_epoch(errors, families) == 2
 
 
 def test_platforms_count_alike() -> None:
     """A platform with a quarter of the networks has as much of the loss as one with all of them."""
     measured = torch.full((8, 2), 1e-3)
     measured[2:, 1] = torch.nan
-    weights = _weights(measured.double().numpy())
+    weights = platform_weights(measured.double().numpy())
     first, second = measured.clone(), measured.clone()
     first[:, 0] *= 1.5
     second[:, 1] *= 1.5

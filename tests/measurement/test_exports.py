@@ -12,7 +12,7 @@ from numpy_runtime import NumpyRuntime
 from torch import nn
 
 from nni_latency.measurement import Limits, LocalBench, LocalBenches, Protocol, Subject
-from nni_latency.measurement._exports import Exports
+from nni_latency.measurement._exports import Export
 from nni_latency.measurement._subject import pack_subject
 from nni_latency.measurement.runtimes import Prepared
 from nni_latency.operators import export_onnx
@@ -95,7 +95,7 @@ def test_a_subject_is_hashed_once(tmp_path, log, monkeypatch):
 
     monkeypatch.setattr(hashlib, "sha256", sha256)
     (tmp_path / "kept").mkdir()
-    with LocalBench(NumpyRuntime(), _PROTOCOL, exports=Exports(tmp_path / "kept")) as bench:
+    with LocalBench(NumpyRuntime(), _PROTOCOL, exports=tmp_path / "kept") as bench:
         bench.admit_packed(packed)
     assert len(list((tmp_path / "kept").iterdir())) == 1
     assert hashed.count(packed) == 1
@@ -122,7 +122,7 @@ def test_a_network_comes_back_as_it_was(tmp_path, n_labels):
     network = export_onnx(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), [torch.zeros(1, 3, 8, 8)])
     object.__setattr__(network, "n_labels", n_labels)
     packed = pack_subject(Subject("net", nn.Identity))
-    export = Exports(tmp_path).of(packed)
+    export = Export.of(tmp_path, packed)
     assert export.find() is None
     export.keep(Prepared(network, None, was_exported=True))
     found = export.find()
@@ -131,12 +131,12 @@ def test_a_network_comes_back_as_it_was(tmp_path, n_labels):
 
 def test_what_was_a_file_already_is_not_copied(tmp_path):
     network = export_onnx(nn.Conv2d(3, 4, 3), [torch.zeros(1, 3, 8, 8)])
-    Exports(tmp_path).of(b"packed").keep(Prepared(network, None))
+    Export.of(tmp_path, b"packed").keep(Prepared(network, None))
     assert not list(tmp_path.iterdir())
 
 
 def test_beyond_the_room_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("nni_latency.measurement._exports._MOST", 100)
     network = export_onnx(nn.Conv2d(3, 4, 3), [torch.zeros(1, 3, 8, 8)])
-    Exports(tmp_path).of(b"packed").keep(Prepared(network, None, was_exported=True))
+    Export.of(tmp_path, b"packed").keep(Prepared(network, None, was_exported=True))
     assert not list(tmp_path.iterdir())

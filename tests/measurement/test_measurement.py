@@ -67,7 +67,3 @@ def test_measurement_needs_a_sample():
 def test_measurement_refuses_a_sample_that_is_no_time(bad):
     with pytest.raises(MeasurementError, match=rf"Got {bad!r}: the clock"):
         Measurement((1.0, bad), Protocol())
-
-
-def test_warmups_change_no_statistic():
-    assert Measurement((1.0, 2.0), Protocol(), (99.0,)).summary == Measurement((1.0, 2.0), Protocol()).summary

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import NonNegativeFloat
 
 from nni_latency.documents import RECORD
-from nni_latency.estimators._scores import can_correlate, check_pairs
-from nni_latency.regression import nonnegative
+from nni_latency.estimators._scores import check_pairs
+from nni_latency.regression import can_correlate, nonnegative
 
 #: Minimum number of points of the first and the second line.
 _FEWEST, _FEWEST_BELOW = 10, 5

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from nni_latency.errors import LatencyWarning
 from nni_latency.estimators.transfer._encoding import Encoding
 from nni_latency.estimators.transfer._inputs import check_units
-from nni_latency.estimators.transfer._known import CONSTANT, Expectation, Observations, student_weights, weight_prior
+from nni_latency.estimators.transfer._known import (
+    CONSTANT,
+    Expectation,
+    Observations,
+    prediction_variances,
+    student_weights,
+    weight_prior,
+    with_constant,
+)
 from nni_latency.estimators.transfer._population import Population, learn_population
 
 #: Iterations of estimating variances and the reliability of each measurement.
@@ -73,8 +81,7 @@ class Adaptation:
 
     def deviations(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standard deviations of measurements of networks [s], (n,)."""
-        extended = np.hstack([features, np.ones((len(features), 1))])
-        variances = ((extended @ self.covariance) * extended).sum(axis=1) + self.noise**2
+        variances = prediction_variances(features, self.covariance) + self.noise**2
         deviations: NDArray[np.float64] = self.unit * np.sqrt(np.maximum(variances, 0.0))
         return deviations
 
@@ -171,7 +178,7 @@ def _posterior(
     n_features = features.shape[1]
     prior = np.zeros((n_features + 1, n_features + 1))
     prior[:-1, :-1], prior[-1, -1] = population.prior(belief.logs, place), CONSTANT
-    gain = prior @ np.hstack([features, np.ones((len(features), 1))]).T
+    gain = prior @ with_constant(features).T
     seen = belief.observed.posterior(belief.logs)
     return seen.mean(gain), seen.covariance(gain, prior)
 

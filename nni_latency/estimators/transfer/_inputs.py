@@ -88,10 +88,10 @@ def check_unit(name: str, value: float, usual: float, whose: str) -> None:
     if ratio < _LARGEST_RATIO:
         return
     factor = min(_UNIT_FACTORS, key=lambda item: abs(math.log(ratio / item)))
-    direction, unit = ("large", {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}[factor])
-    if value < usual:
-        direction = "small"
-    hint = f"they look like {unit}" if direction == "large" else f"the others may be in {unit}"
+    unit = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}[factor]
+    is_large = value >= usual
+    direction = "large" if is_large else "small"
+    hint = f"they look like {unit}" if is_large else f"the others may be in {unit}"
     raise InvalidValueError(
         f"The latencies of {name!r} look {factor:,.0f} times too {direction}: typical are {format_seconds(value)}, of "
         f"{whose} {format_seconds(usual)}. Give all of them in seconds; {hint}. If that is how they are, say "

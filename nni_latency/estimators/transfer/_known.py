@@ -75,6 +75,18 @@ class KnownDevice:
         return predicted
 
 
+def with_constant(features: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Append a column of ones to features, for the constant."""
+    return np.hstack([features, np.ones((len(features), 1))])
+
+
+def prediction_variances(features: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the variances of predictions, (n,), by the covariance of the coefficients and the constant."""
+    extended = with_constant(features)
+    variances: NDArray[np.float64] = ((extended @ covariance) * extended).sum(axis=1)
+    return variances
+
+
 def learn_device(
     name: str,
     encoding: Encoding,
@@ -101,7 +113,7 @@ def learn_device(
     values = latencies / unit
     prior = _prior(encoding, features, values, generator)
     n_features = features.shape[1]
-    extended = np.hstack([features, np.ones((len(features), 1))])
+    extended = with_constant(features)
     # The mean over the space is close to the typical latency, but not fixed to it.
     whole = np.zeros((n_features + 1, n_features + 1))
     whole[:-1, :-1], whole[-1, -1] = prior, 10.0

@@ -19,6 +19,7 @@ from nni_latency.estimators.transfer._known import (
     learn_device,
     seen,
     student_weights,
+    with_constant,
 )
 
 #: Number of networks of the held-out device for its variance estimate.
@@ -203,7 +204,7 @@ def suggest_networks(
     prior = np.zeros((features.shape[1] + 1, features.shape[1] + 1))
     prior[:-1, :-1], prior[-1, -1] = population.design_prior, CONSTANT
     return choose_networks(
-        np.hstack([features, np.ones((len(features), 1))]),
+        with_constant(features),
         prior,
         population.design_noises,
         count,

@@ -15,7 +15,7 @@ from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError
 from nni_latency.estimators.transfer._adaptation import Adaptation
 from nni_latency.estimators.transfer._inputs import check_series
-from nni_latency.estimators.transfer._known import KnownDevice, learn_device
+from nni_latency.estimators.transfer._known import KnownDevice, learn_device, prediction_variances, with_constant
 from nni_latency.estimators.transfer._layers import EncodedLayer, LayeredSpace, LayerEncoding, encoding_of
 from nni_latency.estimators.transfer._population import choose_networks
 from nni_latency.operators import OpSpec, work_of
@@ -84,8 +84,7 @@ class Recovery:
         """Return latencies of networks, and the bounds of their prediction intervals [s], each of shape (n,)."""
         assert self.device.covariance is not None
         features = self.encoding.features(self.encoding.indices(architectures))
-        extended = np.hstack([features, np.ones((len(features), 1))])
-        variances = ((extended @ self.device.covariance) * extended).sum(axis=1) + self.device.noise**2
+        variances = prediction_variances(features, self.device.covariance) + self.device.noise**2
         values = self.device.predict(features)
         half = np.quantile(self.errors, confidence) * self.device.constant * np.sqrt(variances)
         return values, np.maximum(values - half, 0.0), values + half
@@ -120,7 +119,7 @@ class Recovery:
             raise InvalidValueError(f"The 'n_networks' must be in [1, {len(pool)}]. Got {n_networks}.")
         features = self.encoding.features(pool)
         picks = choose_networks(
-            np.hstack([features, np.ones((len(features), 1))]),
+            with_constant(features),
             self.device.covariance,
             [self.device.noise],
             n_networks,
@@ -176,9 +175,8 @@ def recover(
 def _errors(device: KnownDevice, features: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the leave-one-out residual of each measurement, in standard deviations, (n,)."""
     assert device.covariance is not None
-    extended = np.hstack([features, np.ones((len(features), 1))])
     off = np.abs(latencies - device.predict(features)) / device.constant
-    known = ((extended @ device.covariance) * extended).sum(axis=1)
+    known = prediction_variances(features, device.covariance)
     leverage = np.minimum(known / device.noise**2, 0.99)
     errors: NDArray[np.float64] = off / (1 - leverage) / np.sqrt(known + device.noise**2)
     return errors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reads energy and power: one thin adapter each."""
+"""Meters, which read energy and power."""
 
 import lazy_loader
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What meters share: energy counters, power that is sampled over time, and a constant power."""
+"""Base classes of meters: of energy counters, and of power sampled over time; and a constant power."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
 from nni_latency.measurement._meter import Meter, WindowLostError
 from nni_latency.units import format_seconds
 
-#: Steps of a counter from which its period is estimated, and the longest wait for them [s].
+#: Number of steps of a counter that determine its period, and the longest wait for them [s].
 _STEPS, _PATIENCE = 8, 3.0
 
 #: A counter that does not change for this many periods has stalled.
 _STALLED = 20
 
-#: The period that is assumed where readings never change [s].
+#: Assumed period if readings never change [s].
 _USUAL_PERIOD = 0.1
 
-#: Readings that are kept.
+#: Number of readings that are kept.
 _KEPT = 200_000
 
-#: Readings may be this many periods apart before one counts as missing.
+#: Number of periods without a reading from which readings count as missing.
 _GAP = 5.0
 
-#: A power that stays the same for this many periods, and at least this many seconds, means that the meter has stalled.
+#: A meter has stalled if its power is constant for this many periods, and at least this many seconds.
 _STALL, _LEAST_STALL = 30.0, 2.0
 
 
 class _EnergyMeter(Meter):
-    """Base of meters of energy whose device is open within a session."""
+    """Base of energy meters whose device is open within a session."""
 
     metric = "energy"
 
-    #: How long the power without work is read [s].
+    #: Time for which the idle power is read [s].
     idle_time = 1.0
 
-    #: Tell and spend time [s].
+    #: Clock, and function that waits [s].
     clock: Callable[[], float] = staticmethod(time.perf_counter)
     sleep: Callable[[float], object] = staticmethod(time.sleep)
 
-    #: How long the last window was [s].
+    #: Length of the last window [s].
     _took = 0.0
 
     def opened(self) -> contextlib.AbstractContextManager[None]:
@@ -60,7 +60,7 @@ class _EnergyMeter(Meter):
         return contextlib.nullcontext()
 
     def idle(self) -> float:
-        """Return the power without work [W], over a second or as long as the meter needs."""
+        """Return the idle power [W], over a second or as long as the meter needs."""
         self.start()
         self.sleep(max(self.idle_time, self.shortest))
         energy = self.stop()
@@ -68,12 +68,12 @@ class _EnergyMeter(Meter):
 
 
 class CounterMeter(_EnergyMeter):
-    """Reads a counter of energy at both ends of a window. How often it is updated is found when the session opens.
+    """Reads an energy counter at both ends of a window. Its period is determined when a session opens.
 
     Parameters
     ----------
     clock, sleep : callable
-        Tell and spend time [s].
+        Clock, and function that waits [s].
     """
 
     #: Both ends of a window are uncertain by up to a period.
@@ -87,7 +87,7 @@ class CounterMeter(_EnergyMeter):
 
     @abstractmethod
     def read(self) -> float:
-        """Return what the counter says [J]; it must not fall, see `between`.
+        """Return the reading of the counter [J], which must not fall; see `between`.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class CounterMeter(_EnergyMeter):
         Raises
         ------
         MeasurementError
-            If the counter began anew in between.
+            If the counter was reset in between.
         """
         if last < first:
             raise MeasurementError(
@@ -112,7 +112,7 @@ class CounterMeter(_EnergyMeter):
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Open the device and find how often the counter is updated.
+        """Open the device and determine the period of the counter.
 
         Raises
         ------
@@ -149,7 +149,7 @@ class CounterMeter(_EnergyMeter):
         Raises
         ------
         MeasurementError
-            If the counter stood still or began anew.
+            If the counter stalled or was reset.
         """
         begin, first = self._begin
         energy, took = self.between(first, self.read()), self.clock() - begin
@@ -163,16 +163,16 @@ class CounterMeter(_EnergyMeter):
 
 
 def update_period(times: Sequence[float], values: Sequence[float]) -> float | None:
-    """Return the median time between changes of a reading [s]; None where there are fewer than two changes.
+    """Return the median time between changes of a reading [s]; None if there are fewer than two changes.
 
-    The first change is the beginning of the first whole period.
+    The first whole period begins with the first change.
 
     Parameters
     ----------
     times : sequence of float
-        When it was read [s].
+        Times of the readings [s].
     values : sequence of float
-        What it said.
+        The readings.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def update_period(times: Sequence[float], values: Sequence[float]) -> float | No
 
 
 class SampledMeter(_EnergyMeter):
-    """Reads power in a background thread and integrates it. How often it is updated is found when the session opens.
+    """Reads power in a background thread and integrates it. Its period is determined when a session opens.
 
     Parameters
     ----------
@@ -196,11 +196,11 @@ class SampledMeter(_EnergyMeter):
 
     resolution = 1e-3
 
-    #: Drivers and external meters average over some tenths of a second, so the beginning of a window shows what was
-    #: before. All runs of a window are the same: its power is that of the rest of it.
+    #: Drivers and external meters average over some tenths of a second, so the beginning of a window reflects the time
+    #: before it. All runs of a window are alike: its power is that of the rest of it.
     settling = 0.5
 
-    #: How long readings are watched to find their period [s].
+    #: Time for which readings are observed to determine their period [s].
     watch = 1.5
 
     #: Longest wait for the first reading, and for the one after a window [s].
@@ -217,7 +217,7 @@ class SampledMeter(_EnergyMeter):
 
     @abstractmethod
     def readings(self) -> Sequence[tuple[float, float]]:
-        """Read; return what is new: when that was, by `time.perf_counter` [s], and the power [W]. A thread calls it.
+        """Return new readings: time by `time.perf_counter` [s], and power [W]. Called in a thread.
 
         Raises
         ------
@@ -227,7 +227,7 @@ class SampledMeter(_EnergyMeter):
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Open the device, begin to read, and find how often it is updated.
+        """Open the device, start reading, and determine the period.
 
         Raises
         ------
@@ -306,9 +306,9 @@ class PowerLog:
     Parameters
     ----------
     times : tuple of float
-        When they were taken [s].
+        Times of the readings [s].
     watts : tuple of float
-        What they said [W].
+        The readings [W].
 
     Examples
     --------
@@ -317,7 +317,7 @@ class PowerLog:
     60.0
     """
 
-    #: Readings this close together are never counted as having a gap between them [s].
+    #: Shortest time between two readings that can be a gap [s].
     least_gap: ClassVar[float] = 0.25
 
     times: tuple[float, ...]
@@ -325,17 +325,17 @@ class PowerLog:
 
     @classmethod
     def of(cls, readings: Iterable[tuple[float, float]]) -> PowerLog:
-        """Make it of pairs of time and power."""
+        """Make a log of pairs of time and power."""
         pairs = sorted(readings)
         return cls(tuple(time for time, _ in pairs), tuple(watts for _, watts in pairs))
 
     @property
     def period(self) -> float | None:
-        """How often the power is updated [s]; None where it never changes."""
+        """Time between updates of the power [s]; None if it never changes."""
         return update_period(self.times, self.watts)
 
     def within(self, begin: float, end: float) -> PowerLog:
-        """Return the readings from `begin` to `end`, and one more on either side."""
+        """Return the readings from `begin` to `end`, and one more on each side."""
         inside = [place for place, time in enumerate(self.times) if begin <= time <= end]
         first = inside[0] if inside else next((i for i, time in enumerate(self.times) if time > end), len(self.times))
         last = inside[-1] if inside else first - 1
@@ -343,7 +343,7 @@ class PowerLog:
         return PowerLog(self.times[reach], self.watts[reach])
 
     def energy(self, begin: float, end: float) -> float:
-        """Return the energy from `begin` to `end` [J], the power taken as straight between readings."""
+        """Return the energy from `begin` to `end` [J], with linear interpolation between readings."""
         points = [begin, *(time for time in self.times if begin < time < end), end]
         powers = np.interp(points, self.times, self.watts)
         return float(np.diff(points) @ (powers[1:] + powers[:-1])) / 2
@@ -356,9 +356,9 @@ class PowerLog:
         begin, end : float
             The window [s].
         period : float
-            How often the power is usually updated [s].
+            Usual time between updates of the power [s].
         what : str
-            What gave the readings, for messages.
+            Name of the meter in messages.
 
         Raises
         ------
@@ -394,16 +394,16 @@ def _longest_still(times: Sequence[float], watts: Sequence[float]) -> float:
 
 
 class ConstantMeter(Meter):
-    """Energy as time times an assumed power: what is left where nothing can be read.
+    """Energy as time times an assumed power, if nothing can be read.
 
-    It ranks networks as their latency does. Every result that it takes part in says what was assumed.
+    It ranks networks as their latency does. Every result states the assumption.
 
     Parameters
     ----------
     watts : float
         The power [W].
     clock : callable, default=time.perf_counter
-        Tells the time [s].
+        Clock [s].
 
     Raises
     ------
@@ -428,7 +428,7 @@ class ConstantMeter(Meter):
 
     @classmethod
     def of(cls, device: str, argument: str = "") -> ConstantMeter:
-        """Make it of ``constant:WATTS``."""
+        """Make the meter from ``constant:WATTS``."""
         try:
             watts = float(argument)
         except ValueError:
@@ -437,7 +437,7 @@ class ConstantMeter(Meter):
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Its description in results and messages."""
         return f"constant:{self.watts:g}"
 
     def start(self) -> None:

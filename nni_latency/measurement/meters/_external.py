@@ -26,29 +26,29 @@ from nni_latency.files import is_file
 from nni_latency.measurement.meters._base import SampledMeter
 from nni_latency.units import format_seconds, number_of
 
-#: Columns of time and power by their beginnings, and what a power is multiplied by to be in watts.
+#: Prefixes of the columns of time, and of power with the factor that converts it to watts.
 _TIMES = ("time", "date", "t_s", "seconds")
 _POWERS = {"power_mw": 1e-3, "mw": 1e-3, "milliwatt": 1e-3, "power": 1.0, "watt": 1.0, "w": 1.0}
 
-#: Load that is made to align the clocks, a digit a step: no shift of it looks like another. Length of a step [s].
+#: Pattern of the load that aligns the clocks, a digit per step, which resembles no shift of itself; and step [s].
 LOAD_PATTERN, _STEP = (1, 0, 0, 1, 1, 1, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0), 0.5
 
-#: How far clocks may be apart [s], how fine the offset is sought [s], and how clearly the load must show.
+#: Largest offset of the clocks [s], resolution of the search for it [s], and least correlation with the load.
 _REACH, _FINE, _CLEAR = 30.0, 0.02, 0.6
 
-#: How long the file may lag behind [s].
+#: Longest delay of the file [s].
 _LAG = 20.0
 
-#: How often the load is made until it shows, and how long an offset is taken to stay what it was [s].
+#: Most attempts to detect the load, and the time for which an offset remains valid [s].
 _TRIES, _KEPT = 3, 900.0
 
-#: What meters call their power [W], the first that is there counts.
+#: Names of fields with the power [W]; the first one present counts.
 _NAMES = ("apower", "power", "power_w", "watts", "watt", "active_power", "w", "value")
 
-#: Longest answer [byte] and time to it [s].
+#: Longest response [byte], and longest time to it [s].
 _LONGEST, _TIMEOUT = 65536, 5.0
 
-#: Letters of a wrong answer that are shown.
+#: Number of characters of a wrong response that are shown.
 _SHOWN = 60
 
 
@@ -57,20 +57,20 @@ class CsvMeter(SampledMeter):
 
     The file has a header with a column of time (seconds, or dates as in ISO 8601) and one of power (``power_w``,
     ``power_mw``, ``watts``, ...), and lines are added to it while it is read. When a session opens, the processors
-    work and rest in a pattern of 8 s, and the offset of the clocks is that by which the pattern shows best in the
-    power. Where it does not show, because others work meanwhile, it is made again, twice at most. A session that opens
-    within a quarter of an hour, in whatever process, takes the offset over.
+    work and rest in a pattern of 8 s, and the offset of the clocks is that with the largest correlation between pattern
+    and power. If others' work hides the pattern, it is repeated up to twice. A session that opens within a quarter of
+    an hour, in any process, uses the same offset.
 
     Parameters
     ----------
     path : str or Path
         The file.
     offset : float, optional
-        The meter's clock less this machine's [s], where it is known; then no load is made.
+        The meter's clock less this machine's [s], if it is known; then no load is made.
     every : float, default=0.1
-        Time between looks at the file [s].
+        Time between reads of the file [s].
     work : callable, optional
-        Makes the load for a number of seconds.
+        Makes the load, for a number of seconds.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class CsvMeter(SampledMeter):
         self.path, self.offset = Path(path), offset
         self._work = work or keep_busy
         self._read, self._rest, self._columns = 0, "", (0, 0, 1.0)
-        #: By how much the meter's clock is ahead of this machine's [s], once that is known.
+        #: Offset of the meter's clock to this machine's [s], once it is known.
         self.offset_ = offset or 0.0
         self._aligned = -math.inf
         if not is_file(self.path):
@@ -105,7 +105,7 @@ class CsvMeter(SampledMeter):
 
     @classmethod
     def of(cls, device: str, argument: str = "") -> CsvMeter:
-        """Make it of ``csv:FILE`` or ``csv:FILE,offset=SECONDS``."""
+        """Make the meter from ``csv:FILE`` or ``csv:FILE,offset=SECONDS``."""
         path, given, seconds = argument.partition(",offset=")
         try:
             return cls(path, float(seconds) if given else None)
@@ -116,7 +116,7 @@ class CsvMeter(SampledMeter):
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Its description in results and messages."""
         return f"csv:{self.path.name}"
 
     @contextlib.contextmanager
@@ -141,7 +141,7 @@ class CsvMeter(SampledMeter):
         yield
 
     def readings(self) -> Sequence[tuple[float, float]]:
-        """Return what was added to the file, by this machine's clock."""
+        """Return the readings that were added to the file, by this machine's clock."""
         base = time.time() - time.perf_counter()
         return [(moment - self.offset_ - base, watts) for moment, watts in self._added()]
 
@@ -175,7 +175,7 @@ class CsvMeter(SampledMeter):
             raise MeasurementError(f"{self.path} cannot be read any more: {error}") from error
 
     def _align(self) -> float:
-        """Find the offset by a load, once more where others hide it."""
+        """Determine the offset by a load, which is repeated if others' work hides it."""
         for _ in range(_TRIES):
             offset, clear = self._offset()
             if clear >= _CLEAR:
@@ -187,16 +187,16 @@ class CsvMeter(SampledMeter):
         )
 
     def _offset(self) -> tuple[float, float]:
-        """Make the load and look for it: return the offset [s], and how clearly it shows."""
+        """Make the load and search for it; return the offset [s] and the correlation."""
         begin, readings = time.time(), list[tuple[float, float]]()
         for place, digit in enumerate(LOAD_PATTERN, start=1):
-            # Until a step has to end, so that delays of this process do not add up.
+            # Until the scheduled end of the step, so that delays do not add up.
             (self._work if digit else time.sleep)(max(0.0, begin + place * _STEP - time.time()))
         until = time.time() + _LAG
         length = len(LOAD_PATTERN) * _STEP
         while time.time() < until:
             readings += self._added()
-            # As much again has to come when the clocks are apart.
+            # Further readings are needed if the clocks differ.
             if readings and len(readings) > len(LOAD_PATTERN) and readings[-1][0] - readings[0][0] > length:
                 break
             time.sleep(self.every)
@@ -209,7 +209,7 @@ class CsvMeter(SampledMeter):
 
 
 def columns_of(header: str, name: str) -> tuple[int, int, float]:
-    """Return the columns of time and power, and what the power is multiplied by.
+    """Return the columns of time and power, and the factor of the power.
 
     Raises
     ------
@@ -233,16 +233,16 @@ def columns_of(header: str, name: str) -> tuple[int, int, float]:
 
 
 def clock_offset(times: ArrayLike, watts: ArrayLike, begin: float) -> tuple[float, float]:
-    """Find by how much the clock of a power meter is ahead, from the load that was made.
+    """Determine the offset of the clock of a power meter by a load.
 
     Parameters
     ----------
     times : array-like of shape (n_readings,)
-        By the meter's clock [s].
+        Times of the readings by the meter's clock [s].
     watts : array-like of shape (n_readings,)
-        The power [W].
+        The readings [W].
     begin : float
-        When the load began, by this machine's clock [s].
+        Beginning of the load by this machine's clock [s].
 
     Returns
     -------
@@ -271,12 +271,12 @@ def clock_offset(times: ArrayLike, watts: ArrayLike, begin: float) -> tuple[floa
 
 
 def keep_busy(seconds: float) -> None:
-    """Keep all processors of this process busy for so long."""
+    """Keep all processors of this process busy for some seconds."""
     end, block = time.perf_counter() + seconds, bytes(1 << 20)
 
     def work() -> None:
         while time.perf_counter() < end:
-            # It gives the interpreter's lock away meanwhile.
+            # It releases the interpreter's lock meanwhile.
             hashlib.sha256(block).digest()
 
     threads = [threading.Thread(target=work) for _ in range(len(os.sched_getaffinity(0)))]
@@ -295,15 +295,15 @@ def _seconds(text: str) -> float:
 
 
 class HttpMeter(SampledMeter):
-    """Asks an address for the power again and again: a number, or JSON with a field such as ``power``.
+    """Requests the power from an address repeatedly: a number, or JSON with a field such as ``power``.
 
-    It is asked for the power now, so no clock but this machine's takes part: a reading belongs to the middle of its
-    request. It reads all that hangs on the meter.
+    The response is the current power, so only this machine's clock is involved: a reading belongs to the middle of its
+    request. It includes everything that is connected to the meter.
 
     Parameters
     ----------
     url : str
-        The address; behind ``#`` the path of the field, as in ``http://plug/status#meters.0.power``.
+        The address; after ``#`` the path of the field, as in ``http://plug/status#meters.0.power``.
     every : float, default=0.1
         Time between requests [s].
 
@@ -326,16 +326,16 @@ class HttpMeter(SampledMeter):
 
     @classmethod
     def of(cls, scheme: str, device: str, argument: str) -> HttpMeter:
-        """Make it of ``http:URL`` or the address itself."""
+        """Make the meter from ``http:URL`` or the address itself."""
         return cls(argument if argument.startswith("http") else f"{scheme}:{argument}")
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Its description in results and messages."""
         return f"{self.url}#{self.field}" if self.field else self.url
 
     def readings(self) -> Sequence[tuple[float, float]]:
-        """Ask once."""
+        """Return the current power."""
         begin = time.perf_counter()
         try:
             with urllib.request.urlopen(self.url, timeout=_TIMEOUT) as answer:
@@ -349,7 +349,7 @@ class HttpMeter(SampledMeter):
 
 
 def _reason(error: Exception) -> str:
-    """Say why there is no power, without what urllib wraps around it."""
+    """Return the reason of a failed request, without the wrapper of urllib."""
     inner = getattr(error, "reason", error)
     if isinstance(error, urllib.error.HTTPError):
         return str(error)
@@ -357,7 +357,7 @@ def _reason(error: Exception) -> str:
 
 
 def power_of(content: Any, field: str = "") -> float:
-    """Return the power in an answer [W].
+    """Return the power in a response [W].
 
     Raises
     ------

@@ -20,13 +20,13 @@ from nni_latency.measurement._meter import Meter
 from nni_latency.measurement.meters._base import CounterMeter, SampledMeter
 from nni_latency.platforms import ancestors, gpu_handle, read_conditions
 
-#: What may be asked for: the counter of energy, the power now, or the first of them that the GPU has.
+#: What to read: the first of both that the GPU supports, the energy counter, or the current power.
 _WAYS = ("", "energy", "power")
 
-#: What is kept of the conditions at both ends of a window.
+#: Conditions that are recorded at both ends of a window.
 _KEPT = ("gpu_temperature", "gpu_power_limit")
 
-#: What may be asked for, and the beginning of the names of its zones. Cores are a part of their package.
+#: Domains, with the prefixes of the names of their zones. Cores are a part of their package.
 DOMAINS: dict[str, tuple[str, ...]] = {
     "all": ("package", "dram"),
     "package": ("package",),
@@ -34,28 +34,28 @@ DOMAINS: dict[str, tuple[str, ...]] = {
     "dram": ("dram",),
 }
 
-#: Parts of a chip that add up to it, by the names that Zeus has for them [mJ]; a total stands for all of them.
+#: Parts that add up to a chip, by their names in Zeus [mJ]; a total replaces all of them.
 _TOTAL = "total_energy_mj"
 
 _PARTS = ("cpu_total_mj", "dram_mj", "gpu_mj", "gpu_sram_mj", "ane_mj", "cpu_energy_mj", "gpu_energy_mj")
 
 
 class NvmlMeter(Meter):
-    """Reads the whole board's energy: its total-energy counter where there is one (Volta and later), else its power.
+    """Reads the energy of the whole board: by its total-energy counter (Volta and later), otherwise by its power.
 
-    The power is sampled faster than it is updated, which is found by test. Clocks [Hz], temperature [C] and power limit
-    [W] of every window are kept in the record.
+    The power is sampled faster than it is updated; its period is measured. Clocks [Hz], temperature [C] and power limit
+    [W] of every window are stored in the record.
 
     Parameters
     ----------
     device : str, default="cuda:0"
         The GPU, as torch counts.
     way : {"", "energy", "power"}, default=""
-        The counter, the power, or the first of them that the GPU has.
+        The counter, the power, or by default the first of them that the GPU supports.
     nvml : module, optional
-        ``pynvml`` or what stands in for it.
+        ``pynvml`` or a substitute.
     root : Path, default=Path("/")
-        The folder in which ``proc`` lies.
+        The folder that contains ``proc``.
 
     Raises
     ------
@@ -71,10 +71,10 @@ class NvmlMeter(Meter):
     metric = "energy"
     resolution = 1e-3
 
-    #: Time between looks at the clocks within a window [s].
+    #: Time between readings of the clocks within a window [s].
     look_every = 0.1
 
-    #: Some drivers average the power over up to a second, so the beginning of a window shows what was before [s].
+    #: Some drivers average the power over up to a second, so the beginning of a window reflects the time before [s].
     power_settling = 1.0
 
     def __init__(self, device: str = "cuda:0", way: str = "", *, nvml: Any = None, root: Path = Path("/")) -> None:
@@ -90,17 +90,17 @@ class NvmlMeter(Meter):
 
     @classmethod
     def of(cls, device: str, argument: str = "") -> NvmlMeter:
-        """Make it of ``nvml``, ``nvml:energy`` or ``nvml:power``."""
+        """Make the meter from ``nvml``, ``nvml:energy`` or ``nvml:power``."""
         return cls(device, argument)
 
     @property
     def description(self) -> str:
-        """What it is, with what it reads once that is known."""
+        """Its description in results and messages."""
         return f"nvml:{self.way}" if self.way else "nvml"
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Open the driver, choose what is read, and find how often that is updated.
+        """Open the driver, choose a reading, and determine its period.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class NvmlMeter(Meter):
                 self._inner, self._watch = inner, _Watch(nvml, handle, self.look_every)
                 yield
         finally:
-            # Handles and threads do not travel to worker processes.
+            # Handles and threads cannot be sent to worker processes.
             self._inner = self._watch = None
             nvml.nvmlShutdown()
 
@@ -149,9 +149,9 @@ class NvmlMeter(Meter):
     def _check_alone(self) -> dict[str, float]:
         """Raise `MeasurementError` if another process uses the GPU; return temperature and power limit."""
         found = read_conditions(self.device, root=self.root, nvml=self._given)
-        # The owner of a process outside of the container is unknown; the conditions of the campaign remark on it.
+        # Processes outside of the container are unknown here; the conditions of the campaign mention them.
         seen = [each for each in found.gpu_other_processes or () if (self.root / "proc" / str(each)).exists()]
-        # A worker measures for a process that may hold memory of the GPU itself.
+        # The parent process of a worker may hold memory of the GPU itself.
         others = sorted(set(seen) - {os.getppid(), *ancestors(os.getpid(), self.root)})
         if others:
             ids = ", ".join(map(str, others))
@@ -175,7 +175,7 @@ class NvmlMeter(Meter):
         Raises
         ------
         MeasurementError
-            If the driver stopped answering, the reading stalled or began anew, or another process came to the GPU.
+            If the driver stopped answering, the reading stalled or was reset, or another process uses the GPU.
         """
         assert self._inner is not None, "outside of a session"
         assert self._watch is not None
@@ -209,11 +209,11 @@ class EnergyCounter(CounterMeter):
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Its description in results and messages."""
         return "The energy counter of the GPU"
 
     def read(self) -> float:
-        """Return what it says [J]."""
+        """Return the reading of the counter [J]."""
         with _answering(self._nvml):
             return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) * 1e-3
 
@@ -228,17 +228,17 @@ class PowerSamples(SampledMeter):
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Its description in results and messages."""
         return "The power reading of the GPU"
 
     def readings(self) -> Sequence[tuple[float, float]]:
-        """Return the power now."""
+        """Return the current power."""
         with _answering(self._nvml):
             return [(time.perf_counter(), float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) * 1e-3)]
 
 
 class _Watch:
-    """Looks at the clock of a GPU's multiprocessors within a window."""
+    """Reads the clock of a GPU's multiprocessors within a window."""
 
     def __init__(self, nvml: Any, handle: Any, every: float) -> None:
         self._nvml, self._handle, self._every = nvml, handle, every
@@ -251,7 +251,7 @@ class _Watch:
         self._thread.start()
 
     def _follow(self, over: threading.Event) -> None:
-        # Not at once: the clocks of the moment before the window are not its own.
+        # Not immediately: the first clocks would be those before the window.
         while not over.wait(self._every):
             with contextlib.suppress(self._nvml.NVMLError):
                 self._clocks.append(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM) * 1e6)
@@ -277,7 +277,7 @@ def _answering(nvml: Any) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Zone:
-    """One counter: its name, such as ``package-0``, its file, and the number after which it begins anew [uJ]."""
+    """One counter: its name, such as ``package-0``, its file, and the number after which it wraps around [uJ]."""
 
     name: str
     counter: Path
@@ -285,14 +285,14 @@ class Zone:
 
 
 class RaplMeter(CounterMeter):
-    """Reads the energy of packages and memory from powercap: all that runs on the machine, not this process alone.
+    """Reads the energy of packages and memory from powercap, which includes all processes of the machine.
 
     Parameters
     ----------
     domain : {"all", "package", "cores", "dram"}, default="all"
-        What is counted; ``all`` is packages and memory.
+        Domain to count; ``all`` is packages and memory.
     root : Path, default=Path("/")
-        The folder in which ``sys`` lies.
+        The folder that contains ``sys``.
     **options
         As for `CounterMeter`.
 
@@ -323,7 +323,7 @@ class RaplMeter(CounterMeter):
 
     @classmethod
     def of(cls, device: str, argument: str = "") -> RaplMeter:
-        """Make it of ``rapl`` or ``rapl:DOMAIN``.
+        """Make the meter from ``rapl`` or ``rapl:DOMAIN``.
 
         Raises
         ------
@@ -336,7 +336,7 @@ class RaplMeter(CounterMeter):
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Its description in results and messages."""
         return "rapl" if self.domain == "all" else f"rapl:{self.domain}"
 
     def zones(self) -> tuple[Zone, ...]:
@@ -345,10 +345,10 @@ class RaplMeter(CounterMeter):
         Raises
         ------
         MeasurementError
-            If there are none, or they may not be read; the message has the line that grants it.
+            If there are none, or they may not be read; the message has the command that permits it.
         """
         folder = self.root / self.folder
-        # The same counters have a second set of names, 'intel-rapl-mmio', which must not count twice.
+        # 'intel-rapl-mmio' is a second set of names of the same counters, which must not count twice.
         paths = sorted(folder.glob("intel-rapl:*")) if folder.is_dir() else []
         named = [(path, (path / "name").read_text().strip()) for path in paths if (path / "name").is_file()]
         wanted = [(path, name) for path, name in named if name.startswith(DOMAINS[self.domain])]
@@ -385,11 +385,11 @@ class RaplMeter(CounterMeter):
         yield
 
     def read(self) -> float:
-        """Return the energy since it was opened first [J], over all zones; counters that begin anew go on."""
+        """Return the energy since the first session [J], over all zones; counters that wrap around continue."""
         for zone in self._zones:
             now = self._read_file(zone.counter)
             step = now - self._last[zone.name]
-            # It wraps once at most: a package at 1 kW takes minutes for its range.
+            # It wraps around at most once: a package at 1 kW takes minutes for its range.
             self._counted += step if step >= 0 else step + zone.largest + 1
             self._last[zone.name] = now
         return self._counted * 1e-6
@@ -401,7 +401,7 @@ class ZeusMeter(CounterMeter):
     Parameters
     ----------
     chip : object, optional
-        What ``zeus.device.soc.get_soc()`` returns.
+        Result of ``zeus.device.soc.get_soc()``.
     **options
         As for `CounterMeter`.
 
@@ -419,12 +419,12 @@ class ZeusMeter(CounterMeter):
 
     @classmethod
     def of(cls, device: str, argument: str = "") -> ZeusMeter:
-        """Make it of ``zeus``."""
+        """Make the meter from ``zeus``."""
         return cls()
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Its description in results and messages."""
         return "zeus"
 
     @contextlib.contextmanager
@@ -453,7 +453,7 @@ class ZeusMeter(CounterMeter):
             self._chip = self._given
 
     def read(self) -> float:
-        """Return the energy since some beginning [J]."""
+        """Return the energy since an unspecified time [J]."""
         try:
             found = dataclasses.asdict(self._chip.get_total_energy_consumption())
         except Exception as error:  # as above

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What executes a model: one thin adapter each."""
+"""Runtimes, which execute networks."""
 
 import lazy_loader
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between measuring and what executes a model."""
+"""`Runtime`: the interface to what executes networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from nni_latency.errors import MeasurementError
-from nni_latency.hook_checks import CONTEXT, COUNT, FLAG, Check, Guard, Pluggable, instance_of, is_number, is_text
+from nni_latency.hook_checks import CONTEXT, COUNT, FLAG, TEXT, Check, Guard, Pluggable, instance_of, is_number, is_text
 from nni_latency.measurement._isolation import Benches, Limits, LocalBenches
 from nni_latency.measurement._meter import Meter
 from nni_latency.measurement._record import Fallback
@@ -29,10 +29,10 @@ _STAGE: Check = ("something to call", callable)
 
 Arrays = tuple[NDArray[Any], ...]
 
-#: What profiling costs leaves this share of a node's time at least.
+#: Least share of a node's time that is left after the overhead of profiling is subtracted.
 _LEAST_LEFT = 0.1
 
-#: Shape of its input.
+#: Input shape of the reference module.
 REFERENCE_SHAPE = (1, 64, 28, 28)
 
 
@@ -55,14 +55,14 @@ _PAIR: Check = ("a pair of something to call and what it takes", _is_pair)
 
 
 class Runtime(Pluggable, ABC):
-    """What executes a model: prepares modules and inputs, and says what time it is.
+    """Executes networks: prepares modules and inputs, and provides a clock.
 
-    Not thread-safe: one session at a time in a process. Modules given to `load` may be moved and changed.
-    Errors of the device surface as `MeasurementError`.
+    Not thread-safe: one session at a time in a process. `prepare` may move and change modules. Errors of the device are
+    raised as `MeasurementError`.
     """
 
     _kind = "runtime"
-    # A subject that cannot be prepared or run is reported by its own name, whatever was raised.
+    # Any exception of a subject that cannot be prepared or run is reported under the subject's name.
     _guards: ClassVar[Mapping[str, Guard]] = {
         "session": Guard(CONTEXT, opens=True),
         "prepare": Guard(_STAGE, may_raise=True),
@@ -90,7 +90,7 @@ class Runtime(Pluggable, ABC):
         "conditions": Guard(instance_of(Conditions)),
     }
     _attributes: ClassVar[Mapping[str, Check]] = {
-        "name": ("a text that is not empty", is_text),
+        "name": TEXT,
         "platform": ("a nni_latency.Platform", lambda value: isinstance(value, Platform)),
         "clock": (
             "a clock with 'resolution', 'mark' and 'intervals'",
@@ -102,62 +102,62 @@ class Runtime(Pluggable, ABC):
         ),
     }
 
-    #: Its name in platform ids, such as ``torch``.
+    #: Name in platform ids, such as ``torch``.
     name: str
 
-    #: Whether the parts of a network can be run one after another as the whole would run, so that each can be timed
-    #: inside it. A runtime that compiles whole networks says False, and is timed from the outside alone.
+    #: Whether the parts of a network can run in sequence as they would in the whole, so that each can be timed inside
+    #: it. False for a runtime that compiles whole networks, which is timed only from the outside.
     supports_layer_timing: bool = True
 
-    #: Whether it can be pickled and measure in a worker process just as well as in this one.
+    #: Whether it can be pickled, and measure in a worker process as in this one.
     portable: bool = True
 
-    #: Whether networks run on this machine. Those of a device are measured by the benches that `benches` returns, and
-    #: never by `LocalBenches`.
+    #: Whether networks run on this machine. Those of a device are measured by the benches of `benches`, and never by
+    #: `LocalBenches`.
     runs_here: bool = True
 
-    #: Whether it compiles a network whole and reports afterwards what each part of it took. A chain is then joined to
-    #: one network, and `divide` returns the times of its parts.
+    #: Whether it compiles whole networks and reports the time of each part after a run. A chain is then joined to one
+    #: network, and `divide` returns the times of its parts.
     divides: bool = False
 
-    #: Runs that a visit takes at least, because getting ready for one takes long.
+    #: Fewest runs of a visit, because the preparation of a visit takes long.
     least_runs: int = 1
 
     #: Whether it calls every operator of a network from Python, so that `time_calls` can time each of them.
     sees_calls: bool = False
 
-    #: Whether it compiles networks from ONNX, and so takes a file of one as it is.
+    #: Whether it compiles networks from ONNX, and so accepts ONNX files.
     takes_onnx: bool = False
 
     @property
     @abstractmethod
     def platform(self) -> Platform:
-        """Where its numbers are taken."""
+        """Platform of its measurements."""
 
     @property
     @abstractmethod
     def clock(self) -> Clock:
-        """A clock that sees the end of the work, not only its start."""
+        """A clock that waits for the end of the work."""
 
     @abstractmethod
     def session(self) -> AbstractContextManager[None]:
-        """Set threads and everything else that must hold while it runs; put it back afterwards."""
+        """Set threads and all other global state that it needs, and restore them afterwards."""
 
     @abstractmethod
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
-        """Build a subject's module, prepare it to run on such inputs, and return what runs it.
+        """Build a subject's module, prepare it for inputs, and return a callable that runs it.
 
         Parameters
         ----------
         subject : Subject
-            What to build.
+            Subject to build.
         inputs : object
-            What `inputs` made of the subject's inputs.
+            The subject's inputs, as returned by `inputs`.
         """
 
     @abstractmethod
     def inputs(self, like: Sequence[int] | Inputs) -> Any:
-        """Make what a stage takes: one tensor of random numbers of a shape, or the tensors that are given."""
+        """Make the input of a stage: a random tensor of a shape, or the given tensors."""
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
         """Run a prepared network once and time its calls of torch functions, views and properties included.
@@ -165,8 +165,8 @@ class Runtime(Pluggable, ABC):
         Returns
         -------
         list of float
-            By call, in the order of `nni_latency.operators.trace`, the time since the end of the one before [s]: what
-            Python did in between counts for the call that follows, and what it did at the end for the last.
+            Time of every call since the end of the previous one [s], in the order of `nni_latency.operators.trace`:
+            the time of Python between two calls counts for the later one, and that at the end for the last.
 
         Raises
         ------
@@ -176,14 +176,14 @@ class Runtime(Pluggable, ABC):
         raise self.sees_no_calls("Measure with 'torch', or whole networks.")
 
     def sees_no_calls(self, remedy: str) -> MeasurementError:
-        """Return the error of a runtime whose `sees_calls` is False where operators are timed one by one."""
+        """Return the error for timing single operators in a runtime whose `sees_calls` is False."""
         return MeasurementError(
             f"The runtime {self.name!r} cannot time the operators of a network one by one (its 'sees_calls' is False). "
             f"{remedy}"
         )
 
     def join(self, stages: Sequence[Stage], value: Any) -> Stage:
-        """Compile prepared stages that run one after another as one network, for the input of the first.
+        """Compile prepared stages that run in sequence to one network, for the input of the first.
 
         Raises
         ------
@@ -193,12 +193,12 @@ class Runtime(Pluggable, ABC):
         raise MeasurementError(f"The runtime {self.name!r} does not join networks.")
 
     def join_parallel(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
-        """Compile prepared stages that have nothing to do with each other as one network, and return it with its input.
+        """Compile independent prepared stages to one network, and return it with its input.
 
         Parameters
         ----------
         stages, values : sequence
-            What is run, and what each of them takes.
+            The stages, and the input of each.
 
         Raises
         ------
@@ -208,13 +208,12 @@ class Runtime(Pluggable, ABC):
         raise MeasurementError(f"The runtime {self.name!r} does not join networks.")
 
     def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
-        """Run a prepared network several times and say what each part of it took.
+        """Run a prepared network several times and return the times of its parts.
 
         Returns
         -------
         list of list of float
-            By run, the time of every part of a network that was joined, or else of every call of a torch function, as
-            for `time_calls` [s].
+            Times by run [s]: of the parts of a joined network, or of the calls of torch functions, as for `time_calls`.
 
         Raises
         ------
@@ -224,23 +223,23 @@ class Runtime(Pluggable, ABC):
         return [self.time_calls(stage, value) for _ in range(runs)]
 
     def reference(self) -> tuple[Stage, Any]:
-        """Prepare a fixed small piece of work and its input.
+        """Prepare a small fixed workload and its input.
 
-        It is timed in every round, so that the drift of the machine shows. By default it is a few
-        layers of torch; a runtime that takes other modules overrides this.
+        It is timed in every round to observe the drift of the machine. By default it consists of a few torch layers; a
+        runtime that takes other modules overrides this.
         """
         inputs = self.inputs(REFERENCE_SHAPE)
         return self.prepare(self.reference_subject, inputs), inputs
 
     @property
     def reference_subject(self) -> Subject:
-        """What `reference` prepares."""
+        """The subject that `reference` prepares."""
         return Subject("reference", reference_module, REFERENCE_SHAPE)
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]] | None:
-        """Say which operators of a network run as one kernel, where the runtime's own model lists them.
+        """Return which operators of a network run as one kernel, if the runtime reports them.
 
-        Called inside a session.
+        Called within a session.
 
         Parameters
         ----------
@@ -250,21 +249,21 @@ class Runtime(Pluggable, ABC):
         Returns
         -------
         list of (str, tuple of str) or None
-            Every kernel by its name, with the names of the modules or functions that it runs, as
-            `nni_latency.operators.trace` has them; what was folded into weights belongs to the kernel that has these.
-            None, as by default, where the runtime does not report them.
+            Name of every kernel, with the names of the modules or functions that it runs, as in
+            `nni_latency.operators.trace`; operators that were folded into weights belong to the kernel of these
+            weights. None, the default, if the runtime does not report kernels.
 
         Raises
         ------
         Exception
-            Whatever says why the runtime cannot take the network.
+            Any exception, if the runtime cannot run the network.
         """
         return None
 
     def layout_changes(self, subject: Subject, inputs: Any) -> int | None:
-        """Say how often a network brings a tensor into another memory layout; None, the default, where that is unknown.
+        """Return how often a network changes the memory layout of a tensor; None, the default, if unknown.
 
-        Called inside a session.
+        Called within a session.
 
         Parameters
         ----------
@@ -274,45 +273,44 @@ class Runtime(Pluggable, ABC):
         Raises
         ------
         Exception
-            Whatever says why the runtime cannot take the network.
+            Any exception, if the runtime cannot run the network.
         """
         return None
 
     def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
-        """Say which nodes of a prepared network do not run where, or in the precision, that was asked for.
+        """Return the nodes of a prepared network that run in another place or precision than requested.
 
-        Called inside a session, after the network has run; every record keeps the answer.
+        Called within a session, after the network has run; the result is part of every record.
 
         Parameters
         ----------
         stage : callable
-            What `prepare` or `join` returned.
+            Result of `prepare` or `join`.
         value : object
-            What it takes.
+            Its input.
 
         Returns
         -------
         tuple of Fallback
-            One for each other place or precision; empty, as by default, where everything ran as it was asked for, or
-            the runtime has no way to run anything otherwise.
+            One for each other place or precision; empty, the default, if there is none.
         """
         return ()
 
     def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
-        """Return what opens benches of it: those of this machine, unless it stands for a runtime of another one."""
+        """Return the factory of its benches: on this machine, unless it stands for a runtime of another one."""
         return LocalBenches(self, meters, limits)
 
     def stand_in(self) -> Runtime | None:
-        """Return a runtime of the same device that can be timed inside; None if there is none, or no need."""
+        """Return a runtime of the same device with layer timing; None if there is none, or this one has it."""
         return None
 
     def conditions(self) -> Conditions:
-        """Say what the device is like at this moment; nothing, where that cannot be known."""
+        """Return the conditions of the device at this moment; empty if they are unknown."""
         return Conditions()
 
 
 class CompiledNetwork(ABC):
-    """A network as a runtime has compiled it."""
+    """A network that a runtime has compiled."""
 
     @abstractmethod
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
@@ -320,42 +318,42 @@ class CompiledNetwork(ABC):
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether it has the weights of the original. Others are random, and only the shapes of results count."""
+        """Whether it has the original weights. Otherwise they are random, and only the shapes of results matter."""
         return True
 
     def settled(self, inputs: Arrays, runs: int) -> Sequence[NDArray[Any]]:
-        """Run it several times, until what a runtime does once is done, and return the last results."""
+        """Run it several times, until one-time work of the runtime is done, and return the last results."""
         return [self.run(inputs) for _ in range(runs)][-1]
 
     def settle(self, inputs: Arrays, runs: int) -> None:
-        """Run it several times for nothing; on a device that happens before it is first timed."""
+        """Run it several times as a warm-up; on a device, this happens before it is first timed."""
         self.settled(inputs, runs)
 
     def times(self, inputs: Arrays, runs: int) -> list[float] | None:
-        """Time runs where the network is, as on a device [s]; None, as by default, where that is this process."""
+        """Time runs where the network is, such as on a device [s]; None, the default, for this process."""
         return None
 
     def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
-        """Say which nodes do not run where, or in the precision, that was asked for; none by default.
+        """Return the nodes that run in another place or precision than requested; none by default.
 
-        See `nni_latency.measurement.fallbacks_of`. Asked at every visit, so an answer that takes time is kept.
+        See `nni_latency.measurement.fallbacks_of`. Called at every visit: cache results that take time.
         """
         return ()
 
 
 @dataclass(frozen=True)
 class ProfiledNode:
-    """What a runtime says of one of its nodes in one run. Immutable.
+    """Profile of a node of a runtime in one run. Immutable.
 
     Parameters
     ----------
     names : sequence of str
-        Its own name, and those of the operators or tensors of the original network that it stands for.
+        Its own name, and those of the operators or tensors of the original network that it represents.
     seconds : float
-        What it took [s].
+        Its time [s].
     changes_layout : bool, default=False
-        Whether the runtime made it to bring a tensor into another memory layout. A network has it only where the layout
-        changes, so it is not part of what a kernel costs.
+        Whether the runtime added it to change the memory layout of a tensor. It occurs only where the layout changes,
+        so it is not part of the cost of a kernel.
     """
 
     names: Sequence[str]
@@ -372,10 +370,10 @@ class ProfiledRun:
     nodes : sequence of ProfiledNode
         Its nodes in the order in which they ran.
     seconds : float
-        What the whole run took, from the call until it returned [s].
+        Time of the whole run, from the call to its return [s].
     span : float, default=0.0
-        From the begin of the first node to the end of the last [s], where a profile adds something between nodes. What
-        the nodes took is the least.
+        Time from the beginning of the first node to the end of the last [s], if a profile adds time between nodes; at
+        least the time of the nodes.
     """
 
     nodes: Sequence[ProfiledNode]
@@ -384,12 +382,12 @@ class ProfiledRun:
 
     @property
     def inside(self) -> float:
-        """What its nodes took [s]."""
+        """Time of its nodes [s]."""
         return math.fsum(node.seconds for node in self.nodes)
 
     @property
     def outside(self) -> float:
-        """What lies before the first node and behind the last, such as taking the input [s]."""
+        """Time before the first node and after the last one, such as that of copying the input [s]."""
         return max(0.0, self.seconds - max(self.span, self.inside))
 
     def with_nodes(self, seconds: Iterable[float]) -> ProfiledRun:
@@ -405,32 +403,32 @@ class ProfiledRun:
 
 @dataclass(frozen=True)
 class ProfileCost:
-    """What a profile adds to a run for every node. Immutable.
+    """Overhead of a profile for every node of a run. Immutable.
 
     Parameters
     ----------
     inside : float, default=0.0
-        What it adds to the time that the profile says of a node, less what passes between two nodes without it [s].
+        Overhead in the profiled time of a node, less the time between two nodes without a profile [s].
     """
 
     inside: float = 0.0
 
     def taken_off(self, run: ProfiledRun) -> ProfiledRun:
-        """Return a run as it would have been without a profile; some of every node is left."""
+        """Return a run without the overhead of the profile; a share of every node is always left."""
         return run.with_nodes(_shifted(node.seconds, -self.inside) for node in run.nodes)
 
     def brought_to(self, whole: float, runs: Sequence[ProfiledRun]) -> list[ProfiledRun]:
-        """Return runs whose median is what the network takes without a profile.
+        """Return runs whose median is the time of the network without a profile.
 
-        The difference is spread evenly over all nodes, up to twice what a profile costs a node: that cost differs from
-        network to network, and profiles round times down. The rest is the speed of the machine.
+        The difference is spread evenly over all nodes, up to twice the overhead of a node: that differs between
+        networks, and profiles round times down. The rest is attributed to the speed of the machine.
 
         Parameters
         ----------
         whole : float
-            What a run takes without a profile [s].
+            Time of a run without a profile [s].
         runs : sequence of ProfiledRun
-            As `taken_off` returns them.
+            Runs as returned by `taken_off`.
         """
         lacking = (whole - statistics.median(run.seconds for run in runs)) / max(1, len(runs[0].nodes))
         longer = min(max(lacking, -2 * self.inside), 2 * self.inside)
@@ -452,21 +450,21 @@ class ProfiledNetwork(CompiledNetwork):
 
 
 def reference_module() -> Any:
-    """Build a dense and a depthwise convolution and a matrix of 4 MiB: cycles bound the ones, fetching the other.
+    """Build a dense and a depthwise convolution, bound by computation, and a matrix of 4 MiB, bound by memory.
 
-    So it feels a neighbour that takes the processor as well as one that takes the cache.
+    Its time therefore reflects other processes that take processor time, and those that take the cache.
 
     Returns
     -------
     torch.nn.Module
-        A new one every time, always with the same weights. The global random numbers are left alone.
+        A new module with the same weights every time. The global random state is not changed.
     """
-    # Here and not above: the interface of all runtimes loads without torch.
+    # Imported here, because the interface of all runtimes must load without torch.
     import torch
     from torch import nn
 
     def filled(kind: type[nn.Module], *arguments: int, **options: Any) -> nn.Module:
-        # Their own initialisation would draw from the global generator.
+        # The default initialisation would draw from the global generator.
         made: nn.Conv2d = nn.utils.skip_init(kind, *arguments, **options, bias=False, dtype=torch.float32)
         deviation = math.sqrt(2 / made.weight[0].numel())
         with torch.no_grad():

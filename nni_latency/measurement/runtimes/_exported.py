@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runtimes share that take a network as ONNX and compile it whole."""
+"""Base of the runtimes that compile whole networks from ONNX."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from nni_latency.operators import OnnxNetwork, export_onnx, tensors_in
 from nni_latency.platforms import OTHER_DEVICES, RUNTIME_FACT
 from nni_latency.units import format_percent, number_of
 
-#: How far results may be off from those of torch by precision: the length of the difference over that of the result.
+#: Largest deviation of results from those of torch by precision: norm of the difference over that of the result.
 _TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 5e-2, "int8": 0.3}
 
-#: Runs until what a runtime does once is done.
+#: Runs until the one-time work of a runtime is done.
 SETTLING_RUNS = 2
 
 
 def each_array(value: Any) -> Arrays:
-    """Return what a stage takes as the inputs of a network, one or several."""
+    """Return the input of a stage as a tuple of arrays."""
     return value if isinstance(value, tuple) else (value,)
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A network that can be run and, where it is in ONNX, joined to others; and whether it was exported here."""
+    """A network that can be run and, if it is in ONNX, joined to others; and whether it was exported here."""
 
     network: Any
     compiled: CompiledNetwork
@@ -52,7 +52,7 @@ class Prepared:
 
 
 class Native:
-    """What runs in torch before a network."""
+    """A module that runs in torch before a network."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -64,7 +64,7 @@ class Native:
 
 @dataclasses.dataclass(frozen=True)
 class Chained:
-    """A network behind what makes its inputs and empties the caches."""
+    """A network after modules that make its inputs and flush the caches."""
 
     natives: Sequence[Native]
     prepared: Prepared
@@ -81,29 +81,29 @@ class Chained:
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(Prepared):
-    """Networks side by side in one; they take a tuple of all of their inputs."""
+    """Independent networks joined to one, which takes a tuple of all their inputs."""
 
 
 class ExportedRuntime(LocalRuntime):
     """Base of runtimes that compile a network from ONNX or another export, and are timed from the outside.
 
-    A subclass gives `name`, `adapter`, `precisions` and `_compile`, and `_export` if it does not take ONNX.
+    A subclass defines `name`, `adapter`, `precisions` and `_compile`, and `_export` if it does not take ONNX.
 
     Parameters
     ----------
     device : str, default="cpu"
-        Where it runs.
+        Device that it runs on.
     threads : int, default=1
         Threads that compute one network.
     precision : str, default="fp32"
         One of `precisions`.
     place : callable, default=Here
-        Makes the `Place` where its adapter runs networks: this process, or a device.
+        Factory of the `Place` where its adapter runs networks: this process, or a device.
 
     Raises
     ------
     InvalidValueError
-        If the precision is none of them, or the threads are not positive.
+        If it does not support the precision or the device, or the threads are not positive.
     """
 
     supports_layer_timing = False
@@ -135,7 +135,7 @@ class ExportedRuntime(LocalRuntime):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What its adapter is made with."""
+        """Settings of its adapter."""
         return {"threads": self.threads, "precision": self.precision}
 
     @cached_property
@@ -145,7 +145,7 @@ class ExportedRuntime(LocalRuntime):
 
     @property
     def version(self) -> str:
-        """Version of the runtime, as the adapter says."""
+        """Version of the runtime, as reported by the adapter."""
         return str(self.place.facts["version"])
 
     @property
@@ -154,17 +154,17 @@ class ExportedRuntime(LocalRuntime):
         return {}
 
     def _export(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
-        """Bring a module into the form that `_compile` takes; a runtime that does not come from ONNX overrides it."""
+        """Export a module to the format that `_compile` takes; overridden by runtimes that do not take ONNX."""
         return export_onnx(module, tensors)
 
     @abstractmethod
     def _compile(self, network: OnnxNetwork, inputs: Arrays) -> CompiledNetwork:
-        """Compile a network for such inputs, which are also what it is calibrated on where it is quantised.
+        """Compile a network for inputs, which also calibrate it if it is quantised.
 
         Raises
         ------
         MeasurementError
-            If it cannot be compiled, or would not run where and in the precision that was asked for.
+            If it cannot be compiled, or would run in another place or precision than requested.
         """
 
     def _facts(self) -> Mapping[str, Any]:
@@ -175,8 +175,8 @@ class ExportedRuntime(LocalRuntime):
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Hold what `computing` sets, as the runtimes of torch do; forget candidates afterwards."""
-        # Read before the processors are taken away: it says how many there are.
+        """Enter `computing`, like the runtimes of torch; release candidates afterwards."""
+        # Read it before the thread is pinned, because it contains the number of processors.
         _ = self.platform
         with computing(self.threads, self._processors):
             try:
@@ -185,13 +185,13 @@ class ExportedRuntime(LocalRuntime):
                 self.forget_candidates()
 
     def forget_candidates(self) -> None:
-        """Let go of compiled candidates, which are kept for those that compute the same."""
+        """Release compiled candidates, which are kept for equal ones."""
         self._candidates.clear()
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
-        """Build a module, compile it, and check what it computes against torch; or compile a network in ONNX.
+        """Build a module, compile it, and compare its results with torch; or compile a network in ONNX.
 
-        Candidates that compute the same are compiled once.
+        Equal candidates are compiled once.
         """
         if subject.kind != "candidate" or not subject.digest:
             return self._prepared(subject, inputs)
@@ -203,7 +203,7 @@ class ExportedRuntime(LocalRuntime):
     def _prepared(self, subject: Subject, inputs: Any) -> Stage:
         built = subject.build()
         if isinstance(built, OnnxNetwork):
-            # There is nothing of torch to hold its results against.
+            # There are no results of torch for comparison.
             return self._warmed_up(built, each_array(inputs))
         module = built.eval().requires_grad_(False)
         if getattr(module, "native", False):
@@ -222,7 +222,7 @@ class ExportedRuntime(LocalRuntime):
         return Prepared(network, compiled, was_exported=True)
 
     def fallbacks(self, stage: Stage, value: Any) -> tuple[Fallback, ...]:
-        """Ask the compiled network; what runs in torch before it is not of the runtime."""
+        """Return those of the compiled network; modules that run in torch before it do not count."""
         if isinstance(stage, Chained):
             return self.fallbacks(stage.prepared, stage.inputs(value))
         return stage.compiled.fallbacks(each_array(value)) if isinstance(stage, Prepared) else ()
@@ -233,7 +233,7 @@ class ExportedRuntime(LocalRuntime):
         return Prepared(network, compiled)
 
     def _check(self, found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], *, values: bool) -> None:
-        """Raise `MeasurementError` if a network computes something else than in torch, or only other shapes."""
+        """Raise `MeasurementError` if results differ from those of torch in their shapes or, if asked, their values."""
         if len(found) != len(expected):
             raise MeasurementError(f"{self.name} returns {number_of(len(found), 'result')}, and torch {len(expected)}.")
         for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):

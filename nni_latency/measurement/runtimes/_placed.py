@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters of runtimes, in this process or on a device: where they run networks, and how these are asked.
+"""Adapters of runtimes, in this process or on a device: the places where they run networks.
 
 An adapter is one file that imports numpy and the runtime alone, so that it can be sent to a device. It has a class
 ``Adapter`` with ``facts()``, ``load(data)``, and networks with ``run(arrays)``; those of a runtime with a profiler have
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Placed(ABC):
     """A network that an adapter has loaded, in this process or on a device."""
 
-    #: Whether it has the weights of the original. Others are random numbers of the same size.
+    #: Whether it has the original weights, or random numbers of the same size.
     keeps_weights: bool = True
 
     @abstractmethod
@@ -35,36 +35,36 @@ class Placed(ABC):
 
     @abstractmethod
     def settled(self, arrays: Arrays, runs: int) -> Sequence[NDArray[Any]]:
-        """Run it several times and return the last results; only their shapes count where the weights are random."""
+        """Run it several times and return the last results, of which only the shapes matter if weights are random."""
 
     @abstractmethod
     def profile(self, feed: Callable[[], Arrays], runs: int) -> Mapping[str, Any]:
-        """Run it several times with a profile and return that as plain values."""
+        """Run it several times and return the profile as plain values."""
 
     @abstractmethod
     def call(self, method: str) -> Any:
         """Call a method of the adapter's network without arguments; it returns bytes or plain values."""
 
     def settle(self, arrays: Arrays, runs: int) -> None:
-        """Run it several times for nothing, unless that happens where it is loaded."""
+        """Run it several times as a warm-up, unless loading does so."""
         self.settled(arrays, runs)
 
     def times(self, arrays: Arrays, runs: int) -> list[float] | None:
-        """Time runs where the network is [s]; None where that is this process."""
+        """Time runs where the network is [s]; None for this process."""
         return None
 
 
 class Place(ABC):
-    """Where an adapter runs networks."""
+    """The place where an adapter runs networks."""
 
     @property
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
-        """What the adapter reports of the runtime: its version, and what else a platform is distinguished by."""
+        """Facts that the adapter reports: the version of the runtime, and others that distinguish platforms."""
 
     @abstractmethod
     def load(self, data: bytes, weights: Iterable[NDArray[Any]] = ()) -> Placed:
-        """Load a network in the form that the adapter takes.
+        """Load a network in the format of the adapter.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class Here(Place):
     module : str
         Name of the module that is the adapter.
     settings : mapping
-        What it is made with, such as the number of threads.
+        Settings of the adapter, such as the number of threads.
     """
 
     def __init__(self, module: str, settings: Mapping[str, Any]) -> None:
@@ -99,12 +99,12 @@ class Here(Place):
         return importlib.import_module(self._module).Adapter(self._settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the adapter out: another process makes its own."""
+        """Leave out the adapter, because another process makes its own."""
         return {"_module": self._module, "_settings": self._settings}
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the adapter reports of the runtime."""
+        """Facts that the adapter reports of the runtime."""
         found: Mapping[str, Any] = self._adapter.facts()
         return found
 
@@ -116,7 +116,7 @@ class Here(Place):
             raise MeasurementError(f"{self._adapter.name} cannot load the network: {first_line(error)}") from error
 
 
-#: Makes the place of an adapter, given the name of its module and its settings.
+#: Factory of the place of an adapter, given the name of its module and its settings.
 MakePlace = Callable[[str, Mapping[str, Any]], Place]
 
 
@@ -147,11 +147,11 @@ class PlacedNetwork(CompiledNetwork):
     placed : Placed
         The network of the adapter.
     network : OnnxNetwork, optional
-        The network that it was made of: the adapter takes the inputs that it uses, in its order. By default all inputs.
+        The original network, which determines the inputs of the adapter and their order; by default all inputs.
     """
 
-    #: Methods of the adapter's network whose answers are needed after every visit, so that a device is asked for them
-    #: with the visit or before it.
+    #: Methods of the adapter's network whose results are needed after every visit, so that a device sends them with the
+    #: visit or before it.
     answers: tuple[str, ...] = ()
 
     def __init__(self, placed: Placed, network: OnnxNetwork | None = None) -> None:
@@ -170,16 +170,16 @@ class PlacedNetwork(CompiledNetwork):
         return self.placed.settled(self.feed(inputs), runs)
 
     def settle(self, inputs: Arrays, runs: int) -> None:
-        """Run it several times for nothing."""
+        """Run it several times as a warm-up."""
         self.placed.settle(self.feed(inputs), runs)
 
     def times(self, inputs: Arrays, runs: int) -> list[float] | None:
-        """Time runs on a device [s]; None where the network is in this process."""
+        """Time runs on a device [s]; None if the network is in this process."""
         return self.placed.times(self.feed(inputs), runs)
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether it has the weights of the original."""
+        """Whether it has the original weights."""
         return self.placed.keeps_weights
 
 

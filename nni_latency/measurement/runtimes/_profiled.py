@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runtimes that compile a network whole, and report the times of its nodes."""
+"""Base of the runtimes that compile whole networks and report the times of their nodes."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from nni_latency.units import number_of
 
 Nodes = Sequence[ProfiledNode]
 
-#: Makes the inputs of a run.
+#: Factory of the inputs of a run.
 Feed = Callable[[], Arrays]
 
-#: Layers of the networks by which the cost of a profile is found, and how often they run.
+#: Layers of the networks that determine the overhead of a profile, and the number of their runs.
 _FEW_LAYERS, _MANY_LAYERS, _PROBE_RUNS = 4, 36, 20
 
-#: How long kernels run in one visit [s], and how often at most: profiles are in microseconds, of which a small kernel
-#: takes few.
+#: Total time of the runs of kernels in one visit [s], and their largest number: profiles have a resolution of a
+#: microsecond, and small kernels take few of them.
 KERNEL_SECONDS, MOST_KERNEL_RUNS = 0.04, 60
 
 _PROBE_SHAPE = (1, 16, 6, 6)
 
 
 class ProfiledRuntime(ExportedRuntime):
-    """Base of exported runtimes with a profiler, by which they divide networks; see `ExportedRuntime`.
+    """Base of exported runtimes that divide networks by a profiler; see `ExportedRuntime`.
 
     Its `_compile` returns a `ProfiledNetwork`.
     """
@@ -58,7 +58,7 @@ class ProfiledRuntime(ExportedRuntime):
     least_runs = 5
 
     def join(self, stages: Sequence[Stage], value: Any) -> Stage:
-        """Compile networks that run one after another as one; what prepares them runs before, in torch."""
+        """Compile networks that run in sequence to one; native modules before them run in torch."""
         natives = [stage for stage in stages if isinstance(stage, Native)]
         if natives:
             (prepared,) = stages[len(natives) :]
@@ -67,7 +67,7 @@ class ProfiledRuntime(ExportedRuntime):
         return self._warmed_up(join_onnx([stage.network for stage in stages]), (value,))  # type: ignore[attr-defined]
 
     def join_parallel(self, stages: Sequence[Stage], values: Sequence[Any]) -> tuple[Stage, Any]:
-        """Compile networks that have nothing to do with each other as one, layers before inputs and behind maps."""
+        """Compile independent networks to one, with layers before their inputs and after their feature maps."""
         arrays = [each_array(value) for value in values]
         networks = [stage.network for stage in stages]  # type: ignore[attr-defined]
         network = add_producers(add_consumers(parallel_onnx(networks, list(map(len, arrays)))))
@@ -75,18 +75,17 @@ class ProfiledRuntime(ExportedRuntime):
         return Parallel(network, self._warmed_up(network, together).compiled), together
 
     def divide(self, stage: Stage, value: Any, runs: int) -> list[list[float]]:
-        """Run a network several times and put the time of its nodes down to its parts.
+        """Run a network several times and attribute the times of its nodes to its parts.
 
-        The run itself reports what a node took, and what lies outside of the nodes, such as taking the input,
-        which belongs to the first part. Where a profile costs something, that is taken off, and the runs are brought to
-        what the network takes without a profile, in the median of as many runs. A node that the runtime
-        added belongs to the part of the node before.
+        A run reports the times of its nodes. The time outside of the nodes, such as that of copying the input, belongs
+        to the first part. If a profile has an overhead, it is subtracted, and the runs are scaled to the median of as
+        many runs without a profile. A node that the runtime added belongs to the part of the previous node.
 
-        Networks side by side, and one behind what prepares it, take what their nodes take, without what lies outside.
-        Between its neighbours in a network, a kernel finds its input in the layout that it wants. So nodes count that
-        change the layout only if there are no others.
+        The times of independent networks, and of a network after native modules, are those of their nodes alone. Inside
+        a network, a kernel finds its input in the layout that it needs; therefore, nodes that change the layout count
+        only if there are no others.
         """
-        _ = self.profile_cost  # found before the runs, and not between them
+        _ = self.profile_cost  # determined before the runs, not between them
         if isinstance(stage, Chained):
             return self.attribute(stage, _profile(stage.prepared, lambda: each_array(stage.inputs(value)), runs))
         assert isinstance(stage, Prepared), stage
@@ -99,7 +98,7 @@ class ProfiledRuntime(ExportedRuntime):
     def attribute(
         self, stage: Stage, profiles: Sequence[ProfiledRun], wholes: Sequence[float] = ()
     ) -> list[list[float]]:
-        """Return what the parts of a network took in every run, as `divide` does, from its profiles.
+        """Return the times of the parts of a network in every run from its profiles, as `divide` does.
 
         Parameters
         ----------
@@ -108,8 +107,8 @@ class ProfiledRuntime(ExportedRuntime):
         profiles : sequence of ProfiledRun
             Its runs with a profile.
         wholes : sequence of float
-            Times of runs without one, before and behind those [s]; none for networks side by side, for one behind
-            what prepares it, and where a profile costs nothing.
+            Times of runs without a profile, before and after those [s]; none for independent networks, for a network
+            after native modules, and for a profile without overhead.
         """
         runs = self._without_profile(profiles, wholes)
         if isinstance(stage, Chained):
@@ -118,7 +117,7 @@ class ProfiledRuntime(ExportedRuntime):
         return self._by_network(stage, runs) if isinstance(stage, Parallel) else self._by_part(stage, runs)
 
     def _without_profile(self, profiles: Sequence[ProfiledRun], wholes: Sequence[float]) -> list[ProfiledRun]:
-        """Return runs as they would have been without a profile."""
+        """Return runs without the overhead of the profile."""
         cost = self.profile_cost
         if cost == ProfileCost():
             return list(profiles)
@@ -126,15 +125,15 @@ class ProfiledRuntime(ExportedRuntime):
         return cost.brought_to(statistics.median(wholes), runs) if wholes else runs
 
     def _by_part(self, stage: Prepared, runs: Sequence[ProfiledRun]) -> list[list[float]]:
-        """Return what the parts of a network took in every run [s]."""
+        """Return the times of the parts of a network in every run [s]."""
         nodes = runs[0].nodes
         labels = [stage.network.label_of(node.names) for node in nodes]
-        # What brings a tensor into another layout has the name of an operator that may be fused with others.
+        # A node that changes the layout of a tensor has the name of an operator that may be fused with others.
         main = stage.network.main_labels([node.names for node in nodes if not node.changes_layout])
         return [self._divided(stage.network.n_labels, main, labels, run) for run in runs]
 
     def _between_wholes(self, stage: Prepared, value: Any, runs: int) -> tuple[list[ProfiledRun], list[float]]:
-        """Profile runs; where a profile costs something, time as many without one before and behind them [s]."""
+        """Profile runs; if the profile has an overhead, also time as many runs without it before and after them [s]."""
         before, after = _halves(runs) if self.profile_cost != ProfileCost() else (0, 0)
         wholes = self._wholes(stage, value, before)
         profiles = _profile(stage, lambda: each_array(value), runs)
@@ -146,9 +145,9 @@ class ProfiledRuntime(ExportedRuntime):
         return [time_chain([stage], value, self.clock)[0] for _ in range(runs)] if there is None else there
 
     def fused_operators(self, subject: Subject, inputs: Any) -> list[tuple[str, tuple[str, ...]]]:
-        """Say which operators of a network run as one kernel, by the names of the nodes that the runtime has made.
+        """Return which operators of a network run as one kernel, by the names of the runtime's nodes.
 
-        Another layer reads what the network returns, as in a larger one.
+        A further layer reads the output of the network, as in a larger network.
         """
         stage = self.prepare(subject, inputs)
         assert isinstance(stage, Prepared), stage
@@ -160,7 +159,7 @@ class ProfiledRuntime(ExportedRuntime):
         return _named_kernels(traced, nodes, stage.network)
 
     def layout_changes(self, subject: Subject, inputs: Any) -> int:
-        """Count the nodes that bring a tensor into another memory layout."""
+        """Count the nodes that change the memory layout of a tensor."""
         return sum(node.changes_layout for node in self._nodes(self.prepare(subject, inputs), inputs))
 
     def _nodes(self, stage: Stage, inputs: Any) -> Nodes:
@@ -169,19 +168,19 @@ class ProfiledRuntime(ExportedRuntime):
         return _profile(stage, lambda: each_array(inputs), 1)[0].nodes
 
     def time_calls(self, stage: Stage, value: Any) -> list[float]:
-        """Run a prepared network once and say what its calls of torch functions took, without what lies outside."""
+        """Run a prepared network once and return the times of its calls of torch functions, without time outside."""
         assert isinstance(stage, Prepared), stage
         runs = self._without_profile(*self._between_wholes(stage, value, 1))
         return self._by_part(stage, [ProfiledRun(run.nodes, run.inside) for run in runs])[0]
 
     def _by_chain(self, stage: Chained, runs: Sequence[ProfiledRun]) -> list[list[float]]:
-        """Return what the nodes of a network took; what was run before it takes next to no time."""
+        """Return the time of the nodes of a network; the native modules before it count as next to nothing."""
         least = self.clock.resolution
         before = [least] * len(stage.natives)
         return [[*before, max(_kernel_seconds(run.nodes), least)] for run in runs]
 
     def _by_network(self, stage: Parallel, runs: Sequence[ProfiledRun]) -> list[list[float]]:
-        """Return what the nodes of every network took, the weights being out of the caches that are near."""
+        """Return the times of the nodes of every network, measured with weights outside of the private caches."""
         labels = [stage.network.label_of(node.names) for node in runs[0].nodes]
         of_part = [
             [place for place, label in enumerate(labels) if label == part] for part in range(stage.network.n_labels)
@@ -193,16 +192,16 @@ class ProfiledRuntime(ExportedRuntime):
 
     @cached_property
     def profile_cost(self) -> ProfileCost:
-        """What a profile adds for every node, found in a session from networks of few nodes and of many.
+        """Overhead of a profile per node, determined in a session from networks of few and of many nodes.
 
-        What lies outside of the nodes is the same for both, and falls out of their difference. A runtime may fuse each
-        into one node.
+        The time outside of the nodes is the same for both and cancels in their difference. A runtime may fuse each
+        network into one node.
         """
         (few, less), (many, more) = (self._profiled_beyond(layers) for layers in (_FEW_LAYERS, _MANY_LAYERS))
         return ProfileCost(max(0.0, (more - less) / max(1, many - few)))
 
     def _profiled_beyond(self, layers: int) -> tuple[int, float]:
-        """Profile a small network; return how many nodes it has, and how much longer than it they take [s]."""
+        """Profile a small network; return its number of nodes, and by how much their sum exceeds a run [s]."""
         subject = Subject(f"probe of {number_of(layers, 'layer')}", partial(_probe, layers), _PROBE_SHAPE, "network")
         inputs = self.inputs(subject.inputs)
         stage = self._prepared(subject, inputs)
@@ -220,7 +219,7 @@ class ProfiledRuntime(ExportedRuntime):
         has_begun = False
         for label, node in zip(labels, run.nodes, strict=True):
             has_begun = has_begun or not node.changes_layout
-            # What brings the input into another layout is named by the operator that takes it.
+            # A node that changes the layout of the input has the name of the operator that reads it.
             place = place if label is None or not has_begun else main.get(label, label)
             times[place] += node.seconds
         return [max(seconds, self.clock.resolution) for seconds in times]
@@ -233,7 +232,7 @@ def _profile(stage: Prepared, feed: Feed, runs: int) -> list[ProfiledRun]:
 
 
 def _after_others(value: Any) -> Any:
-    """Return the value, after enough memory was written to flush the near caches."""
+    """Return the value after flushing the private caches."""
     _filler().fill(1.0)
     return value
 
@@ -249,20 +248,20 @@ def _halves(count: int) -> tuple[int, int]:
 
 
 def _kernel_seconds(nodes: Nodes) -> float:
-    """Return what the nodes of a kernel take [s]: those that change the layout only if there are no others."""
+    """Return the time of the nodes of a kernel [s]; those that change the layout count only if there are no others."""
     return math.fsum(node.seconds for node in [node for node in nodes if not node.changes_layout] or nodes)
 
 
 def _probe(layers: int) -> torch.nn.Module:
-    """Return a network of small layers that nothing fuses."""
+    """Return a network of small layers that are not fused."""
     return torch.nn.Sequential(
         *(torch.nn.Sequential(torch.nn.MaxPool2d(3, 1, 1), torch.nn.Softmax(1)) for _ in range(layers))
     )
 
 
 def _named_kernels(traced: Trace, nodes: Nodes, network: OnnxNetwork) -> list[tuple[str, tuple[str, ...]]]:
-    """Name kernels by their longest node, and the operators in them; what has no node anywhere was folded away."""
-    # What brings a tensor into another layout has the name of an operator that may be fused with others.
+    """Return kernels, named by their longest node, with their operators; those without any node were folded away."""
+    # A node that changes the layout of a tensor has the name of an operator that may be fused with others.
     nodes = [node for node in nodes if not node.changes_layout] or nodes
     kernels = network.kernels([node.names for node in nodes])
     longest = sorted(nodes, key=lambda node: -node.seconds)

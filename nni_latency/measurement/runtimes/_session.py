@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runtimes of this machine share: platform, inputs, and the processor's settings while they compute."""
+"""Base of the runtimes of this machine: platform, inputs, and settings of the process while they compute."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from nni_latency.measurement.runtimes._base import Runtime
 from nni_latency.operators import Inputs
 from nni_latency.platforms import Conditions, Platform, read_conditions, torch_threads
 
-#: Threads that a process starts at most; no machine has as many processors.
+#: Largest number of threads; no machine has as many processors.
 _MOST_THREADS = 1024
 
-# Parameters of glibc's mallopt(3), and the highest values that it takes.
+# Parameters of glibc's mallopt(3), and their largest values.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 
 _NEVER, _LARGEST = 2**31 - 1, 32 * 2**20
@@ -41,7 +41,7 @@ class LocalRuntime(Runtime):
 
     @cached_property
     def platform(self) -> Platform:
-        """Where its numbers are taken; read once."""
+        """Platform of its measurements; read once."""
         found = Platform.current(self.device, runtime=self.name, precision=self.precision, threads=self.threads)
         facts = {**found.facts, **self._facts()}
         if self._processors:
@@ -50,18 +50,18 @@ class LocalRuntime(Runtime):
 
     @cached_property
     def clock(self) -> Clock:
-        """The processor's clock: a run is over when the call returns."""
+        """The clock of the operating system: a run ends when the call returns."""
         return PerfClock()
 
     def inputs(self, like: Sequence[int] | Inputs) -> Any:
-        """Make normally distributed numbers, the same ones every time; or take tensors, whole numbers as they are."""
+        """Make normally distributed numbers, always the same; or convert tensors, except the values of integer ones."""
         if isinstance(like, Inputs):
             taken = tuple(self._take(_with_values(tensor)) for tensor in like.tensors)
             return taken[0] if _is_plain(like) else taken
         return self._take(_random(like))
 
     def conditions(self) -> Conditions:
-        """Say what the device is like at this moment."""
+        """Return the conditions of the device at this moment."""
         return read_conditions(self.device)
 
     def _facts(self) -> Mapping[str, Any]:
@@ -70,7 +70,7 @@ class LocalRuntime(Runtime):
 
     @abstractmethod
     def _take(self, tensor: torch.Tensor) -> Any:
-        """Bring an input into the form in which a network takes it."""
+        """Convert a tensor to an input of networks."""
 
     @cached_property
     def _processors(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def _random(shape: Sequence[int]) -> torch.Tensor:
 
 
 def _with_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Give a tensor of torch's meta device values: random numbers, or zeros where they are whole."""
+    """Replace a tensor on torch's meta device by one with values: random numbers, or zeros for integers."""
     if not tensor.is_meta:
         return tensor.detach().clone()
     if not tensor.is_floating_point():
@@ -95,7 +95,7 @@ def _with_values(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_threads(threads: int) -> int:
-    """Return a number of threads; `InvalidValueError` if it is out of range."""
+    """Return a number of threads; raise `InvalidValueError` if it is out of range."""
     if not 1 <= threads <= _MOST_THREADS:
         raise InvalidValueError(f"The 'threads' of a runtime must be from 1 to {_MOST_THREADS}. Got {threads!r}.")
     return threads
@@ -103,12 +103,12 @@ def check_threads(threads: int) -> int:
 
 @contextlib.contextmanager
 def computing(threads: int, processors: Sequence[int], *, keeps_memory: bool = True) -> Iterator[None]:
-    """Set the number of threads, switch off autograd; put all of it back afterwards.
+    """Set the number of threads and disable autograd; restore both afterwards.
 
-    The calling thread, and those that it starts, stay on as many processors as there are threads, where the operating
-    system allows it: a thread that is moved finds its caches cold. Numbers too small for the processor's fast path
-    count as zero: untrained weights may shrink activations to that size, which trained ones do not, and a layer then
-    takes up to 40 % longer. Freed memory is kept, for the rest of the process (see `keep_freed_memory`).
+    The calling thread, and those that it starts, are pinned to as many processors as there are threads, if the
+    operating system permits it: a thread that moves finds cold caches. Denormal numbers are flushed to zero:
+    activations of untrained networks may become that small, unlike those of trained ones, and a layer then takes up to
+    40 % longer. Freed memory is kept for the rest of the process (see `keep_freed_memory`).
     """
     if keeps_memory:
         keep_freed_memory()
@@ -117,24 +117,24 @@ def computing(threads: int, processors: Sequence[int], *, keeps_memory: bool = T
 
 
 def choose_processors(count: int) -> tuple[int, ...]:
-    """Choose processors out of those that the calling thread may use.
+    """Choose processors among those that the calling thread may use.
 
     Parameters
     ----------
     count : int
-        How many are wanted.
+        Number of processors.
 
     Returns
     -------
     tuple of int
-        The last `count` of them, in ascending order, or all where fewer are there. The first processors serve most
-        interrupts. Empty where the operating system does not let a process choose.
+        The last `count` of them in ascending order, or all if there are fewer; the first processors serve most
+        interrupts. Empty if the operating system does not let a process choose.
     """
     if not hasattr(os, "sched_setaffinity"):
         return ()
     usable = sorted(os.sched_getaffinity(0))
     try:
-        # Some sandboxes know the call and refuse it.
+        # Some sandboxes refuse the call.
         os.sched_setaffinity(0, usable)
     except OSError:
         return ()
@@ -143,15 +143,15 @@ def choose_processors(count: int) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def pinned(processors: Sequence[int]) -> Iterator[None]:
-    """Keep the calling thread on the processors, and the threads that it starts; put all of them back afterwards.
+    """Pin the calling thread, and the threads that it starts, to processors; restore all of them afterwards.
 
-    Linux binds each thread on its own, and a new one inherits from the thread that started it. Threads that are there
-    already stay where they are.
+    Linux pins every thread separately, and a new thread inherits from the one that started it. Other existing threads
+    are not affected.
 
     Parameters
     ----------
     processors : sequence of int
-        Where it may run; with none nothing happens.
+        The processors; with none, nothing is pinned.
     """
     if not processors:
         yield
@@ -176,18 +176,18 @@ def _threads() -> set[int]:
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Ask the C library to keep freed memory for the next allocation, from now on, in this process.
+    """Make the C library keep freed memory for later allocations, for the rest of this process.
 
-    By default glibc may hand the buffers of activations back to the operating system after every run and ask for them
-    again in the next. Each page then comes anew, and whether that happens depends on what else the process has ever
-    allocated: the same layer of the same network took 1.8 ms in one process and 3.8 ms in another. Buffers of more than
-    32 MiB would come anew whatever the threshold is, so none may be mapped separately: a block with such buffers took
-    70 ms in one process and 250 ms in another, and takes 50 ms in all of them when they are kept.
+    By default glibc may return the buffers of activations to the operating system after every run and request them
+    again in the next, with page faults. Whether it does depends on all earlier allocations of the process: the same
+    layer of the same network took 1.8 ms in one process and 3.8 ms in another. Buffers of more than 32 MiB are mapped
+    separately at any threshold, unless that is disabled: a block with such buffers took 70 ms in one process and 250 ms
+    in another, and takes 50 ms in all of them if they are kept.
 
     Returns
     -------
     bool
-        Whether it does; False where the C library is not glibc.
+        Whether it was successful; False if the C library is not glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

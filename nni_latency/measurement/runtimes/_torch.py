@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtimes of torch, without its compiler: eager and TorchScript, with the clock and the inputs that they share."""
+"""The runtimes of torch without its compiler: eager and TorchScript; with their clock on GPUs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from nni_latency.platforms import RUNTIME_FACT, resolve_device
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-#: What becomes of freed memory: it is kept for the next run, or goes where the system's allocator wants it.
+#: Treatment of freed memory: it is kept for the next run, or left to the system's allocator.
 ALLOCATORS = ("kept", "system")
 
 # By the number of dimensions; others have no such layout.
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-# TorchScript profiles in the first run and compiles in the second; the third runs what came of it.
+# TorchScript profiles in the first run and compiles in the second; the third executes the result.
 _SETTLING_RUNS = 3
 
 
@@ -81,15 +81,15 @@ class _TorchRuntime(LocalRuntime):
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Hold what `computing` sets, and choose the GPU; put all of it back afterwards."""
-        # Read before the processors are taken away: it says how many there are.
+        """Enter `computing` and select the GPU; restore everything afterwards."""
+        # Read it before the thread is pinned, because it contains the number of processors.
         _ = self.platform
         chosen = torch.cuda.device(self.device) if self._on_gpu else contextlib.nullcontext()
         with computing(self.threads, self._processors, keeps_memory=self.allocator == "kept"), chosen:
             yield
 
     def prepare(self, subject: Subject, inputs: Any) -> Stage:
-        """Build a module, move it to the device, precision and memory layout, and compile it where that is done."""
+        """Build a module, convert it to the device, precision and memory layout, and compile it if the runtime does."""
         built = subject.build()
         if not isinstance(built, nn.Module):
             raise MeasurementError(
@@ -103,7 +103,7 @@ class _TorchRuntime(LocalRuntime):
         return lambda tensors: ready(*tensors)
 
     def _ready(self, module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> Stage:
-        """Return what runs a module on such tensors."""
+        """Return a callable that runs a module on such tensors."""
         return module
 
     def _take(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ class _TorchRuntime(LocalRuntime):
 
 
 def _tf32(device: str) -> str:
-    """Name the operators that a GPU computes in TF32 although their numbers are fp32: by default its convolutions."""
+    """Return the operators that a GPU computes in TF32 although their tensors are fp32; by default convolutions."""
     settings = {
         "convolutions": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
         "matrix products": torch.backends.cuda.matmul.fp32_precision,
@@ -134,7 +134,7 @@ def _tf32(device: str) -> str:
 
 
 class TorchEager(_TorchRuntime):
-    """Run modules as they are, in inference mode.
+    """Run modules without compilation, in inference mode.
 
     Parameters
     ----------
@@ -149,14 +149,14 @@ class TorchEager(_TorchRuntime):
         runtime's name then ends in ``-nhwc``.
     allocator : {"kept", "system"}, default="kept"
         Whether freed memory is kept for the next run (see `keep_freed_memory`), or left to the system's allocator, as
-        in a plain script: times then spread more.
+        in a plain script; the latter causes a larger spread of times.
 
     Raises
     ------
     UnknownNameError
         If this machine has no such device.
     InvalidValueError
-        If the precision or the allocator is none of those.
+        If the precision or the allocator is invalid.
 
     Examples
     --------
@@ -173,7 +173,7 @@ class TorchEager(_TorchRuntime):
 
 
 class _CompiledRuntime(_TorchRuntime):
-    """Base of the runtimes of torch that cannot be timed inside; see `TorchEager` for the parameters."""
+    """Base of the runtimes of torch without layer timing; see `TorchEager` for the parameters."""
 
     supports_layer_timing = False
 
@@ -189,10 +189,10 @@ class _CompiledRuntime(_TorchRuntime):
 
 
 class TorchScript(_CompiledRuntime):
-    """Trace modules with `torch.jit.trace` and run what `torch.jit.optimize_for_inference` makes of them.
+    """Trace modules with `torch.jit.trace` and run the result of `torch.jit.optimize_for_inference`.
 
-    Weights become constants, batch normalisation goes into the convolution before it, and on the CPU neighbouring
-    operators work in oneDNN's own layout. Tracing takes long.
+    Weights become constants, batch normalisation is folded into the preceding convolution, and on the CPU neighbouring
+    operators use the layout of oneDNN. Tracing takes long.
 
     Parameters
     ----------
@@ -223,8 +223,8 @@ class TorchScript(_CompiledRuntime):
 
 def _trace(module: nn.Module, example: tuple[torch.Tensor, ...]) -> Stage:
     traced = torch.jit.trace(module, example, check_trace=False)
-    # torch never frees what was traced in this process, and freezing puts the weights into it. Something that was
-    # loaded is freed with its last user.
+    # torch never frees modules that were traced in this process, and freezing adds the weights to them. A loaded module
+    # is freed with its last reference.
     file = io.BytesIO()
     torch.jit.save(traced, file)
     file.seek(0)
@@ -238,11 +238,11 @@ def settle(compile_module: Callable[..., Stage], module: nn.Module, tensors: tup
     Parameters
     ----------
     compile_module : callable
-        Makes something to call of the module and a tuple of its input tensors.
+        Takes the module and a tuple of its inputs; returns a callable.
     module : torch.nn.Module
-        What is compiled.
+        The module.
     tensors : tuple of Tensor
-        What it takes.
+        Its inputs.
     """
     with warnings.catch_warnings():
         # torch 2.13 says so of every function of TorchScript, which torch.compile calls as well.
@@ -261,16 +261,16 @@ def _copies(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 class Unpacking(nn.Module):
-    """A network that takes its inputs one by one, whatever lists and keywords its own forward pass takes them in.
+    """A network that takes its tensors as separate arguments, whatever lists and keywords its forward pass takes.
 
     It calls the same torch functions as the network itself, and no others.
 
     Parameters
     ----------
     network : nn.Module
-        What runs.
+        The network.
     inputs : Inputs
-        Inputs of the same structure as those to come.
+        Inputs with the structure of those that it will run on.
 
     Examples
     --------
@@ -292,7 +292,7 @@ class Unpacking(nn.Module):
         return self.network(*args, **{name: _fill(item, tensors) for name, item in self._kwargs.items()})
 
     def _place(self, item: Any) -> Any:
-        """Put the number of each tensor in its place, in the order of `Inputs.tensors`."""
+        """Replace each tensor by its number, in the order of `Inputs.tensors`."""
         if not isinstance(item, torch.Tensor):
             return type(item)(self._place(part) for part in item)
         self._count += 1
@@ -306,24 +306,24 @@ def _fill(item: Any, tensors: tuple[torch.Tensor, ...]) -> Any:
 def time_calls(stage: Stage, value: Any, clock: Clock) -> list[float]:
     """Run a network and time its calls of torch functions.
 
-    A mark costs one to three microseconds, so the sum is a little more than an unmarked run takes.
+    A mark costs one to three microseconds, so the sum slightly exceeds the time of an unmarked run.
 
     Returns
     -------
     list of float
-        By call, the time since the end of the one before [s], never below the clock's resolution.
+        Time of every call since the end of the previous one [s], at least the clock's resolution.
     """
     marks = [clock.mark()]
     with _CallMarks(marks, clock.mark):
         stage(value)
     if len(marks) > 1:
-        # What follows the last call belongs to it.
+        # The time after the last call belongs to it.
         marks[-1] = clock.mark()
     return [max(seconds, clock.resolution) for seconds in clock.intervals(marks)]
 
 
 class _CallMarks(TorchFunctionMode):
-    """Marks the end of every call of a torch function while it is entered."""
+    """Marks the end of every call of a torch function within its context."""
 
     def __init__(self, marks: list[Any], mark: Callable[[], Any]) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ class CudaClock:
         Raises
         ------
         CandidateError
-            If what ran failed: kernels run after their calls have returned, so it shows here.
+            If the work failed: kernels run asynchronously, so their errors appear here.
         MeasurementError
             If the device does not report the time between events.
         """

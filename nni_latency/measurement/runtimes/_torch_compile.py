@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile: a network turned into C++ or Triton by Inductor."""
+"""torch.compile: networks compiled to C++ or Triton by Inductor."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from nni_latency.measurement._timing import Stage
 from nni_latency.measurement.runtimes._session import choose_processors, pinned
 from nni_latency.measurement.runtimes._torch import _CompiledRuntime, settle
 
-# More than anybody loads: past the limit torch runs a network uncompiled and says so in its log alone.
+# Effectively no limit: beyond it, torch runs a network without compiling it, and reports that only in its log.
 _NO_LIMIT = 2**31 - 1
 
 
 class TorchCompile(_CompiledRuntime):
     """Compile modules with `torch.compile` and its backend Inductor, the weights as constants.
 
-    Compiling a module takes seconds to a minute. What was
-    compiled for one module is never used for another.
+    Compiling a module takes seconds to a minute. Compiled code is never shared between modules.
 
     Parameters
     ----------
@@ -77,23 +76,23 @@ class TorchCompile(_CompiledRuntime):
 def _with_own_code(module: nn.Module) -> FunctionType:
     """Return a function that runs the module and shares its code object with no other.
 
-    torch keeps what it compiled with the code object. All modules of a class share theirs: each would be looked for
-    among those compiled before it, and past a limit none would be compiled.
+    torch attaches compiled code to the code object, which all modules of a class share: it would search each module
+    among all earlier ones, and stop compiling beyond a limit.
     """
 
     def run(*inputs: Any) -> Any:
         return module(*inputs)
 
     own = FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
-    # Code and compiled code hold each other where the garbage collector does not see it.
+    # Code and compiled code refer to each other in a way that the garbage collector does not see.
     weakref.finalize(own, reset_code, own.__code__)
     return own
 
 
 def _forget_modules(count: int) -> None:
-    """Drop torch's list of the Python modules that it generated and loaded, after the first ones.
+    """Remove generated Python modules from torch's list, except the first ones.
 
-    Each holds the weights of a network. Those in use are held by what uses them.
+    Each holds the weights of a network. Those in use remain referenced by their users.
     """
     for generated in PyCodeCache.modules[count:]:
         sys.modules.pop(generated.__name__, None)
