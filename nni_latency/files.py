@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import stat
 import sys
 import tempfile
@@ -151,13 +152,13 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        # A link is followed, and stays one.
+        real = Path(os.path.realpath(path))
+        temporary = _new_beside(real)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        temporary.replace(real)
     except LatencyError:
         raise
     except OSError as error:
@@ -369,7 +370,10 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _new_beside(path: Path) -> Path:
+    """Make an empty file beside another one, with the permissions of any new file."""
+    while True:
+        made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        with contextlib.suppress(FileExistsError):
+            made.touch(exist_ok=False)
+            return made

@@ -108,7 +108,7 @@ def _put_on_path(folder: Path) -> None:
     own, others = str(folder), _FOLDERS - {str(folder)}
     _FOLDERS.add(own)
     # A folder without `__init__.py` hides no package, and nothing hides this one.
-    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or _is_package(path)}
     names -= {__name__.partition(".")[0]}
     foreign = {name for name in names.intersection(sys.modules) if _folder_of(sys.modules[name]) in others}
     for name in [name for name in sys.modules if name.partition(".")[0] in foreign]:
@@ -117,6 +117,13 @@ def _put_on_path(folder: Path) -> None:
     first = next((place for place, entry in enumerate(path) if entry in others), len(path))
     if own not in sys.path[: first + 1]:
         sys.path[:] = [*path[:first], own, *path[first:]]
+
+
+def _is_package(folder: Path) -> bool:
+    try:
+        return (folder / "__init__.py").exists()
+    except OSError:  # a folder of another user, such as "lost+found"
+        return False
 
 
 def _folder_of(module: ModuleType) -> str | None:

@@ -85,6 +85,19 @@ class DriftingDevice(FakeDevice):
         return super().benches(meters, limits)
 
 
+class WaitingDevice(FakeDevice):
+    """A fake device whose benches are made once a file is there."""
+
+    def __init__(self, file: Path, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._file = file
+
+    def benches(self, meters: Sequence[Meter] = (), limits: Limits | None = None) -> Benches:
+        """Wait for the file, and return what opens benches."""
+        wait_until(self._file.exists)
+        return super().benches(meters, limits)
+
+
 class SilentDevice(FakeDevice):
     """A fake device whose process is stopped while its first answer is fetched; the file says that this has been."""
 

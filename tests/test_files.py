@@ -38,6 +38,26 @@ def test_write_atomically_gives_the_usual_permissions(tmp_path):
     assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+def test_write_atomically_follows_a_link(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.json").symlink_to(Path("folder") / "real.json")
+    for text in ("1", "2"):
+        write_atomically(tmp_path / "link.json", text)
+        assert (tmp_path / "folder" / "real.json").read_text() == text
+    assert (tmp_path / "link.json").is_symlink()
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["real.json"]
+
+
+def test_write_atomically_leaves_the_umask_alone(tmp_path, monkeypatch):
+    """It is that of the whole process: files that other threads make meanwhile would be anybody's to write."""
+
+    def fail(mask: int) -> int:
+        raise AssertionError(mask)
+
+    monkeypatch.setattr(os, "umask", fail)
+    write_atomically(tmp_path / "a.json", "1")
+
+
 def test_write_atomically_keeps_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
     target = tmp_path / "a.json"
     target.write_text("old")

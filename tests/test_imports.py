@@ -155,6 +155,20 @@ def test_a_folder_of_files_hides_no_package(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_path")
+def test_a_folder_beside_a_file_that_may_not_be_read_does_not_matter(tmp_path, monkeypatch):
+    (tmp_path / "net.py").write_text("value = 3\n")
+    (tmp_path / "lost+found").mkdir()
+    exists = Path.exists
+
+    def refusing(path, **options):
+        if path.parent.name == "lost+found":
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path, **options)
+
+    monkeypatch.setattr(Path, "exists", refusing)
+    assert import_place(str(tmp_path / "net.py")).value == 3
+
+
 def test_file_is_run_again_only_after_it_changed(tmp_path):
     path = tmp_path / "file.py"
     path.write_text("value = object()\n")

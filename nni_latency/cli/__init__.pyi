@@ -4,7 +4,7 @@ from ._estimator_options import ESTIMATOR_FLAGS
 from ._main import COMMANDS, main, run
 from ._measuring import PlatformOptions, make_runtime
 from ._network import NetworkOptions, make_networks, parse_networks
-from ._option import DURATION, grouped, names_option, option, parsed
+from ._option import DURATION, grouped, names_option, option, parsed, refuse_given
 from ._remote_options import REMOTE_VARIABLE
 from ._report import Column, Grid, Report, ReportingCommand, print_report
 from ._search_document import read_search, search_schema
@@ -31,6 +31,7 @@ __all__ = [
     "print_report",
     "progress",
     "read_search",
+    "refuse_given",
     "remarks",
     "results",
     "run",

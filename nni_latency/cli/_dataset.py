@@ -171,5 +171,9 @@ def _convert(name: str, out: Path) -> datasets.NetworkSet:
             f"{name!r} is one data set: name another one to merge, or give --out FOLDER/{graphs.GROUND_TRUTH} to write "
             f"NNLQP's layout. Got --out {str(out)!r}."
         )
+    files = (out.parent / "onnx" / f"{entry.name}.onnx" for entry in networks)
+    existing = None if outputs().overwrite else next((file for file in files if file.exists()), None)
+    if existing is not None:
+        raise InvalidValueError(f"{str(existing)!r} exists. Choose another folder, or replace it with --overwrite.")
     datasets.export_nnlqp(networks, out.parent)
     return networks

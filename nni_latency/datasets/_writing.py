@@ -167,13 +167,16 @@ def export_nnlqp(networks: NetworkSet, folder: str | Path) -> Path:
     ------
     FileFormatError
         If the data set lacks the ONNX file of a network.
+    InvalidValueError
+        If the layout does not support a name; nothing is written then.
     OutputError
         If a file cannot be written.
     """
     target = Path(folder)
+    lines = _lines(networks)  # refuses names that would lead out of the folder
     for name in dict.fromkeys(entry.name for entry in networks):
         write_atomically(target / onnx_member(name), networks.onnx(name))
-    return write_nnlqp(_lines(networks), target)
+    return write_nnlqp(lines, target)
 
 
 def _lines(networks: Iterable[NetworkEntry]) -> list[NetworkLatency]:

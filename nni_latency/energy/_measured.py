@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from nni_latency.errors import FileFormatError
+from nni_latency.errors import FileFormatError, reason_of
 from nni_latency.operators import OpSpec, capture_operators
 
 #: Columns to read.
@@ -88,9 +88,10 @@ def read_operators(path: str | Path) -> list[MeasuredOperator]:
     for line, row in _rows(path):
         try:
             op = _operator(row["operator"], _shape(row["input_shape"]))
-        except (ValueError, SyntaxError, TypeError, LookupError, RuntimeError) as error:
+        except Exception as error:  # a module may raise anything about its arguments and its input
             raise FileFormatError(
-                f"{path}, line {line}: {row['operator']!r} on {row['input_shape']!r} is no operator of torch: {error}"
+                f"{path}, line {line}: {row['operator']!r} on {row['input_shape']!r} is no operator of torch: "
+                f"{reason_of(error).rstrip('.')}."
             ) from error
         found.setdefault(op, []).append(_costs(path, line, row))
     return [MeasuredOperator(op, *(float(value) for value in np.median(costs, axis=0))) for op, costs in found.items()]

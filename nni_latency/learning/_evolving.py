@@ -144,7 +144,9 @@ def _evolve(
     current = load_current(store, lesson.name)
     if current is not None and not lesson.is_about(current):
         current = None
-    new = len(learned) - (_learned_before(store, lesson.name) if current is not None else 0)
+    before = _learned_before(store, lesson.name) if current is not None else 0
+    # There may be fewer than before: campaigns are pruned, and subjects fail.
+    new = max(0, len(learned) - before)
     if new < at_least:
         return Evolution(
             lesson.name,

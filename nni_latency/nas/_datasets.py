@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Subset, TensorDataset
 
-from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError, reason_of
+from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError, listed, reason_of
 from nni_latency.imports import import_place, require
 from nni_latency.units import number_of
 
@@ -62,8 +62,22 @@ class Dataset:
         return tuple(torch.as_tensor(self.train[0][0]).shape)
 
     def few(self, count: int) -> torch.Tensor:
-        """Return the first images, (count, channels, height, width)."""
-        return torch.stack([torch.as_tensor(self.train[index][0]) for index in range(count)])
+        """Return the first images, (count, channels, height, width).
+
+        Raises
+        ------
+        InvalidValueError
+            If there are fewer, or they differ in shape.
+        """
+        if len(self.train) < count:  # type: ignore[arg-type]
+            raise InvalidValueError(f"The data set {self.name!r} needs at least {count} images to learn from.")
+        images = [torch.as_tensor(self.train[index][0]) for index in range(count)]
+        shapes = list(dict.fromkeys(tuple(image.shape) for image in images))
+        if len(shapes) > 1:
+            raise InvalidValueError(
+                f"The images of the data set {self.name!r} must all have the same shape. Got {listed(shapes)}."
+            )
+        return torch.stack(images)
 
     def with_channels(self, count: int) -> Dataset:
         """Return the data set with images of that many channels; those with one are repeated, others stay."""

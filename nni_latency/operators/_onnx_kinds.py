@@ -177,7 +177,9 @@ def equivalent(onnx: Any, node: Any, inputs: tuple[Value | None, ...]) -> tuple[
     if kind == "Concat":
         # Scale and zero point of the result, then tensor, scale and zero point of every joined input.
         places = tuple(range(2, len(inputs), 3))
-    found = onnx.NodeProto(op_type=kind, name=node.name, output=node.output, attribute=node.attribute)
+    # The equivalent has channels first, in the version of the standard that the file names.
+    known = [item for item in node.attribute if item.name != "opset" and (item.name != "channels_last" or item.i)]
+    found = onnx.NodeProto(op_type=kind, name=node.name, output=node.output, attribute=known)
     places = tuple(place for place in places if place < len(inputs))
     found.input.extend(node.input[place] for place in places)
     return found, tuple(inputs[place] for place in places)

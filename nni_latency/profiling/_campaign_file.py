@@ -49,10 +49,14 @@ class CampaignFile:
         self.path = Path(path)
         try:
             with self.path.open(encoding="utf-8") as file:
-                self._lines = file.read(_LARGEST).splitlines()
+                text = file.read(_LARGEST + 1)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise FileFormatError(f"Cannot read the campaign file {str(path)!r}: {reason}.") from error
+        if len(text) > _LARGEST:
+            # It is written again, which would lose the rest.
+            raise FileFormatError(f"The campaign file {str(path)!r} is larger than {_LARGEST >> 20} MiB. Divide it.")
+        self._lines = text.splitlines()
         self.models: list[ListedModel] = []
         for number, line in enumerate(self._lines, 1):
             words = self._words(line)
@@ -89,7 +93,9 @@ class CampaignFile:
             return line
         _, hash_sign, remark = line.partition("#")
         mark = _WAITING if words[0] not in done else _DONE if done[words[0]] is None else _FAILED
-        rest = f"  #{remark}" if hash_sign and mark != _FAILED else ""
+        # Behind a failed model stands the reason, which is none of one that is tried again.
+        had_failed = line.lstrip().startswith(f"[{_FAILED}]")
+        rest = f"  #{remark}" if hash_sign and not had_failed else ""
         if mark == _FAILED:
             rest = f"  # {' '.join(str(done[words[0]]).split())}"
         return f"[{mark}] {' '.join(words)}{rest}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 import time
 
 import pyarrow.parquet
@@ -163,6 +165,25 @@ def test_merge_makes_one_database_without_doubles(run, fails, path, tmp_path):
     assert "exists. Choose another file" in fails("db", "merge", path, "--out", out)
     assert sorted(_info(run, out)) == [(HERE.id, "networks"), (HERE.id, "solved"), (THERE.id, "layers")]
     assert _info(run, out)[HERE.id, "networks"]["samples"] == 8
+
+
+_KILLED = """
+import os, sys
+from nni_latency.database import DatabaseStore
+from nni_latency.measurement import CampaignHeader, Protocol
+from nni_latency.platforms import Platform
+store = DatabaseStore(sys.argv[1])
+with store.campaign(CampaignHeader("old", {}, Platform("device-3"), Protocol())):
+    os._exit(0)
+"""
+
+
+def test_merge_over_a_database_whose_process_was_killed_keeps_nothing_of_it(run, path, tmp_path):
+    out = tmp_path / "all.sqlite"
+    subprocess.run([sys.executable, "-c", _KILLED, out], check=True)
+    assert out.with_name("all.sqlite-wal").stat().st_size
+    run("db", "merge", path, "--out", out, "--overwrite")
+    assert sorted(_info(run, out)) == sorted(_info(run, path))
 
 
 def test_merge_knows_the_same_records_by_another_campaign(run, path, tmp_path):

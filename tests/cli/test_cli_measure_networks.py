@@ -109,6 +109,11 @@ def test_a_data_set_goes_to_nnlqp_and_back(run, fails, model, tmp_path):
     line = "7 onnx/7-b1.onnx 1 2.5 small phone.unknown.fp32.t1 train\n"
     assert (tmp_path / "back" / "gt.txt").read_text() == line
     assert "'back/gt.txt' exists" in fails(*words)
+    (tmp_path / "back" / "gt.txt").unlink()
+    assert "'back/onnx/7-b1.onnx' exists" in fails(*words)
+    assert not (tmp_path / "back" / "gt.txt").exists()
+    run(*words, "--overwrite")
+    assert (tmp_path / "back" / "gt.txt").read_text() == line
     assert "give --out FOLDER/gt.txt" in fails(*words[:-1], "back/lines.txt")
     assert "Convert it alone" in fails("dataset", "merge", "networks.zip", "back/gt.txt", "--out", "both.zip")
     (tmp_path / "lines" / "gt.txt").write_text("7 onnx/small.onnx\n7 onnx/none.onnx 1 2.5 small phone\n")

@@ -13,6 +13,7 @@ from nni_latency_service.query import LatencyQuery
 from tiny import TINY_KWARGS
 
 from nni_latency.database import DatabaseStore
+from nni_latency.errors import MissingDependencyError
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
 
@@ -49,6 +50,17 @@ def test_a_record_is_told_with_where_it_comes_from(run, net, database):
     [answer] = found["answers"]
     assert (answer["source"], answer["platform"], answer["n_visits"]) == ("record", HERE.id, 5)
     assert run("query", found["key"], "--database", database).stdout.count(HERE.id) >= 1
+
+
+def test_a_record_needs_no_runtime(run, fails, net, database, monkeypatch):
+    def load_runtime(*_args, **_options):
+        raise MissingDependencyError("It is not installed.")
+
+    monkeypatch.setattr(query_command.loading, "load_runtime", load_runtime)
+    asked = ["--platform", HERE.id, "--database", database]
+    assert "record" in run("query", net, *asked).stdout
+    assert fails("query", "relu()@1x8x4x4:float32", *asked).endswith("It is not installed.")
+    assert fails("query", net, "--platform", "fake", "--database", database) == "It is not installed."
 
 
 def test_a_remark_on_every_platform_is_made_once(run, predictor):

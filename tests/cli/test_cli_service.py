@@ -57,6 +57,7 @@ def test_what_is_wrong_is_one_sentence(fails, words, sentence):
     [
         (["--url", "http://127.0.0.1:1"], "The service http://127.0.0.1:1 does not answer"),
         (["--url", "nowhere"], "The URL of a service must look like http://127.0.0.1:8765"),
+        (["--url", "http://127.0.0.1:1", "--budget", "1s"], "--budget has no effect with --url: the service has its"),
     ],
 )
 def test_a_service_that_is_not_there_is_one_sentence(fails, words, sentence):

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 
 from nni_latency.datasets import export_nnlqp, import_nnlqp, load_networks
-from nni_latency.errors import FileFormatError
+from nni_latency.errors import FileFormatError, InvalidValueError
 
 
 def test_a_data_set_goes_out_and_in(saved, tmp_path):
@@ -31,3 +33,17 @@ def test_all_files_that_cannot_be_read_are_named(saved, tmp_path):
     with pytest.raises(FileFormatError, match=r"toy-00000-b1\.onnx' is not an ONNX file.*toy-00001-b1\.onnx' is not"):
         import_nnlqp(tmp_path, tmp_path / "back.zip")
     assert not (tmp_path / "back.zip").exists()
+
+
+def test_a_name_does_not_lead_out_of_the_folder(saved, tmp_path):
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(tmp_path / "networks.zip", "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "dataset.json":
+                content = content.replace(b'"toy-00001-b1"', b'"../../evil"')
+            target.writestr(name.replace("toy-00001-b1", "../../evil"), content)
+    networks = load_networks(tmp_path / "networks.zip")
+    assert networks.onnx("../../evil")
+    with pytest.raises(InvalidValueError, match=r"must lie in the folder of the data set\. Got 'onnx/\.\./\.\./evil"):
+        export_nnlqp(networks, tmp_path / "one" / "two")
+    assert [path.name for path in tmp_path.iterdir()] == ["networks.zip"]

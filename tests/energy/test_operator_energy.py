@@ -79,6 +79,7 @@ def test_read_operators_names_them_as_a_trace_does(tmp_path):
     (HEADER + 'ReLU(,"(1, 2)",1,5\n', r"line 2: 'ReLU\(' on .* is no operator of torch"),
     (HEADER + 'ReLU(),"(1, x)",1,5\n', r"is no operator of torch"),
     (HEADER + '__import__("os").getcwd(),"(1, 2)",1,5\n', r"is no operator of torch"),
+    (HEADER + '"MultiheadAttention(5, 2)","(1, 5)",1,5\n', r"is no operator of torch: AssertionError: "),
 ])  # fmt: skip
 def test_file_that_can_not_be_understood_says_where(tmp_path, text, message):
     with pytest.raises(FileFormatError, match=message):

@@ -12,7 +12,7 @@ from functools import partial
 
 import nni_latency_farm as farm
 import pytest
-from farms import DriftingDevice, SilentDevice, wait_until
+from farms import DriftingDevice, SilentDevice, WaitingDevice, wait_until
 from nni_latency_farm.testing import FarmOfProcesses
 from torch import nn
 
@@ -243,6 +243,21 @@ def test_workers_find_a_farm_that_comes_back(tmp_path):
             first.wait_for(1, client)
         first.scheduler.kill()
         first.scheduler.join()
+        wait_until(lambda: "is looked for again" in first.said.read_text())
+        with FarmOfProcesses(tmp_path, port=port) as second, second.client() as client:
+            second.wait_for(1, client)
+
+
+@pytest.mark.slow
+def test_a_worker_looks_for_a_farm_that_goes_while_it_joins(tmp_path):
+    file = tmp_path / "file"
+    with FarmOfProcesses(tmp_path) as first:
+        port = farm.FarmAddress.parse(first.address).port
+        first.join("worker", partial(WaitingDevice, file, "device"))
+        wait_until(lambda: first.said.exists() and "times its reference networks" in first.said.read_text())
+        first.scheduler.kill()
+        first.scheduler.join()
+        file.touch()
         wait_until(lambda: "is looked for again" in first.said.read_text())
         with FarmOfProcesses(tmp_path, port=port) as second, second.client() as client:
             second.wait_for(1, client)

@@ -78,6 +78,16 @@ def test_what_queries_measure_is_learned_from(store, networks):
 
 
 @pytest.mark.slow
+def test_a_database_with_less_than_was_learned_from_has_nothing_new(store, networks):
+    # Those that are held out are known from the beginning.
+    _know(store, sorted(networks, key=lambda item: not is_held_out(graph_key(item.graph)))[:30])
+    assert _evolved(store, at_least=10, make=_SMALL).version.is_current
+    with store.database.writing() as connection:
+        connection.execute(text("UPDATE predictors SET n_networks = 1000"))
+    assert "The database has 0 new latencies" in _evolved(store, at_least=1, make=_SMALL).reason
+
+
+@pytest.mark.slow
 def test_versions_are_kept_and_rolled_back(store, networks):
     # Those that are held out are known from the beginning.
     networks = sorted(networks, key=lambda item: not is_held_out(graph_key(item.graph)))

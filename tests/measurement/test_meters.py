@@ -8,6 +8,7 @@ import http.server
 import itertools
 import json
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -632,6 +633,30 @@ def test_http_without_a_power_is_said(plug, answer, reason):
     meter = HttpMeter(plug(answer))
     with pytest.raises(MeasurementError, match=rf"^http://127\S* did not answer: .*{reason}"), meter.session():
         pass
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"ICY 200 OK\r\n\r\n12.5", "ICY 200 OK"),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * 60_000, "maximum recursion depth exceeded"),
+    ],
+)
+def test_http_of_another_kind_is_said(sent, reason):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(sent)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        meter = HttpMeter(f"http://127.0.0.1:{server.getsockname()[1]}/status")
+        with pytest.raises(MeasurementError, match=rf"did not answer: .*{reason}"), meter.session():
+            pass
+        thread.join(60)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/status", "http://127.0.0.1:9/status#power"])

@@ -15,7 +15,7 @@ LABELS = np.arange(10) % 3
 _FUNCTIONS = """
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 images, labels = np.zeros((10, 8, 8)), np.arange(10) % 3
 
@@ -29,6 +29,8 @@ def ends(): raise SystemExit(3)
 def number(): return 3
 def texts(): return [("a", 1)] * 10
 def rows(): return np.zeros((10, 64)), labels
+def sizes(): return Subset([(torch.zeros(1, size, 8), size % 3) for size in range(8, 18)], range(10))
+def one(): return images[:1], labels[:1], images, labels
 """
 
 
@@ -162,3 +164,15 @@ def test_function_that_returns_no_pictures_is_refused(functions, name, complaint
 def test_function_that_is_not_there_is_named(name, complaint):
     with pytest.raises(InvalidValueError, match=complaint):
         load_dataset(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("sizes", r"must all have the same shape\. Got \(1, \d+, 8\), \(1, \d+, 8\)\.$"),
+        ("one", r"needs at least 2 images to learn from\.$"),
+    ],
+)
+def test_images_that_make_no_batch_are_refused(functions, name, complaint):
+    with pytest.raises(InvalidValueError, match=complaint):
+        load_dataset(f"{functions}:{name}").few(2)

@@ -80,6 +80,26 @@ def test_a_space_that_can_not_be_followed_is_costed_network_by_network():
         profiler.cost.check_target(small / 4)
 
 
+class Wide(Endless):
+    """The same with so many widths that the cheapest network is not among those that are looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = MutableLinear(4, nni.choice("many", list(range(1000, 101_000, 100))))
+
+
+def test_a_filter_of_networks_that_are_known_one_by_one_takes_cheaper_and_costlier_ones():
+    with pytest.warns(UserWarning, match=r"'rate' is not a choice among values"):
+        profiler = LatencyProfiler(Wide(), torch.zeros(1, 4), latency_estimator=ByMacs())
+    (low, high), cheapest, costliest = profiler.cost.range, {"rate": 0.5, "many": 1000}, {"rate": 0.5, "many": 100_900}
+    assert profiler.profile(cheapest) < low / 1.5
+    assert high < profiler.profile(costliest)
+    assert LatencyFilter(profiler, max=low / 1.5)(cheapest)
+    assert LatencyFilter(profiler, min=profiler.profile(costliest))(costliest)
+    with pytest.raises(UnreachableTargetError, match=r"No network of the space has a latency of at most"):
+        LatencyFilter(profiler, max=low / 2.1)
+
+
 @pytest.mark.slow
 def test_measuring_estimators_measure_networks_and_predict_the_rest():
     """With a thousandth of a second for an operator and a millionth for an input number, whatever stands around it."""

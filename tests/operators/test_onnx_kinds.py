@@ -248,6 +248,14 @@ def test_quantised_layers_count(tmp_path):
     )
     graph = one(tmp_path, "QLinearAdd", inputs, numbers, names=names, domain="com.microsoft", out=(2, 8))
     assert [item.op.kind for item in graph.operators] == ["add"]
+    # As ONNX Runtime's quantize_static writes them.
+    how = {"names": ["a", "s", "z", "s", "z"], "domain": "com.microsoft"}
+    inputs = [value("a", 1, 8, 4, 4, kind=UINT8)]
+    graph = one(tmp_path, "QLinearGlobalAveragePool", inputs, numbers, **how, channels_last=0, out=(1, 8, 1, 1))
+    assert graph.outputs == ((1, 8, 1, 1),)
+    inputs = [value("a", 2, 8, kind=UINT8)]
+    graph = one(tmp_path, "QLinearSoftmax", inputs, numbers, **how, axis=-1, opset=17, out=(2, 8))
+    assert [item.op.kind for item in graph.operators] == ["softmax"]
     graph = one(tmp_path, "DynamicQuantizeLinear", [value("x", 2, 8)], n_outputs=3)
     assert count_graph(graph).features.flops > 0
 

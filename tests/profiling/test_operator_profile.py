@@ -380,6 +380,15 @@ def test_campaign_file_is_read_and_marked(tmp_path):
     campaign.mark({"resnet18": None, "net.py:Net": "it was\nslow"})
     assert path.stat().st_mtime_ns == before
     assert CampaignFile(path).models == campaign.models
+    CampaignFile(path).mark({"resnet18": None, "net.py:Net": None, "vit": None})
+    assert path.read_text() == "# mine\n[x] resnet18\n[x] vit  # large\n\n[x] net.py:Net 3,32,32 mask=16:int64\n"
+
+
+def test_campaign_file_that_is_too_large_is_left_as_it_is(tmp_path):
+    path = tmp_path / "models.txt"
+    path.write_text("resnet18\n" + "# more\n" * 150_000)
+    with pytest.raises(FileFormatError, match=r"models\.txt' is larger than 1 MiB\."):
+        CampaignFile(path)
 
 
 @pytest.mark.parametrize(

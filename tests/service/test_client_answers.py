@@ -9,8 +9,9 @@ import json
 import threading
 
 import pytest
-from nni_latency_service.query import LatencyClient, ServiceError
+from nni_latency_service.query import Answer, LatencyClient, ServiceError
 
+from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OpSpec
 
 _KEY = OpSpec.of("relu", [(1, 3)]).op_key
@@ -85,6 +86,35 @@ def test_client_names_what_an_answer_lacks(content, lacking):
 def test_client_reads_no_list_that_is_none(content):
     with _answering(content) as client, pytest.raises(ServiceError, match="Its answer cannot be read"):
         client.platforms()
+
+
+def test_measurements_end_before_more_are_asked_for(monkeypatch):
+    """A service queues a limited number of measurements, and forgets those that ended long ago."""
+    answer = Answer(0.002, 0.0019, 0.0021, key=_KEY, platform=_PLATFORM, source="measurement")
+    paths = []
+
+    def request(client, method, path, body=None):
+        paths.append(path)
+        if path != "/v1/queries":
+            return {"id": path, "state": "done", "progress": 1.0, "answer": answer.content()}
+        return {"results": [{"job": {"id": "a", "state": "queued", "progress": 0.0}} for _ in body["questions"]]}
+
+    monkeypatch.setattr(LatencyClient, "_request", request)
+    monkeypatch.setattr("nni_latency_service.query._client.BULK", 2)
+    assert LatencyClient("http://127.0.0.1:1").query_all([_KEY] * 3, _PLATFORM) == [answer] * 3
+    assert paths == ["/v1/queries", "/v1/jobs/a", "/v1/jobs/a", "/v1/queries", "/v1/jobs/a"]
+
+
+@pytest.mark.parametrize("key", ["a key\nX-Other: 1", "Schl\u00fcssel", "\u041a\u043b\u044e\u0447"])
+def test_a_key_that_no_service_made_is_refused_and_not_shown(key):
+    with pytest.raises(InvalidValueError, match=r"An API key must be printable ASCII characters") as refused:
+        LatencyClient("http://127.0.0.1:1", key)
+    assert key not in str(refused.value)
+
+
+def test_a_key_of_a_file_may_end_its_line():
+    with pytest.raises(ServiceError, match="does not answer: Connection refused"):
+        LatencyClient("http://127.0.0.1:1", "nnil_key\n").health()
 
 
 @pytest.mark.parametrize("call", ["health", "job"])

@@ -19,7 +19,17 @@ from fake_machines import HERE, OnnxFake, machines, network, onnx_bytes
 from farms import wait_until
 from listening_service import listening
 from measured_graphs import FAST, SLOW
-from nni_latency_service import ApiKeys, JobQueue, LatencyService, RateLimiter, ServiceLimits, check_binding, serve
+from nni_latency_service import (
+    ApiKey,
+    ApiKeys,
+    JobQueue,
+    LatencyService,
+    RateLimiter,
+    ServiceLimits,
+    check_binding,
+    make_app,
+    serve,
+)
 from nni_latency_service._app import _stream_events
 from nni_latency_service._jobs import Job
 from nni_latency_service.query import (
@@ -315,6 +325,12 @@ def test_a_page_of_another_site_cannot_ask(url):
     connection.close()
 
 
+@pytest.mark.parametrize("name", ["a*b", "example.org:443", "https://example.org", "*.", ""])
+def test_a_name_that_no_request_has_is_refused(name):
+    with pytest.raises(InvalidValueError, match=r"'hosts' must be host names without a port"):
+        make_app(LatencyService(LatencyQuery(MemoryStore())), hosts=["latency.example.org", "*.example.org", name])
+
+
 def test_a_body_that_is_too_large_is_refused(tmp_path):
     service = LatencyService(LatencyQuery(MemoryStore()), ServiceLimits(body=1000))
     with listening(service) as url:
@@ -397,10 +413,14 @@ def test_without_keys_it_listens_on_this_machine_alone():
     service = LatencyService(LatencyQuery(MemoryStore()))
     with pytest.raises(InvalidValueError, match=r"A 'port' must be from 0 to 65535\. Got 1000000"):
         serve(service, port=1_000_000)
+    with pytest.raises(OutputError, match=r"Cannot listen on 'a\.\.b', port 0: "):
+        serve(service, host="a..b", port=0, keys=ApiKeys([ApiKey("me", "admin", "0" * 64)]))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OutputError, match=rf"Cannot listen on '127\.0\.0\.1', port {port}: Address already in use"):
-            serve(service, port=port)
+        in_use = rf"Cannot listen on '127\.0\.0\.1', port {port}: Address already in use"
+        for host in ("127.0.0.1", "[127.0.0.1]"):
+            with pytest.raises(OutputError, match=in_use):
+                serve(service, host=host, port=port)
 
 
 @pytest.mark.slow
@@ -438,7 +458,10 @@ def test_two_that_ask_at_once_share_a_job_and_a_full_queue_refuses():
 def test_clients_say_who_does_not_answer(tmp_path):
     with pytest.raises(ServiceError, match=r"The service http://127\.0\.0\.1:1 does not answer: Connection refused"):
         LatencyClient("http://127.0.0.1:1").health()
-    for url in ("ftp://x", "127.0.0.1:80", "http://", "http://x:y", "http://x?q=1"):
+    for url in (
+        *("ftp://x", "127.0.0.1:80", "http://", "http://x:y", "http://x?q=1"),
+        *("http://[::1", "http://a..b", f"http://{'a' * 64}.org", "http://x/\u00e9"),
+    ):
         with pytest.raises(InvalidValueError, match=r"The URL of a service must look like"):
             LatencyClient(url)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import http.client
 import json
 import math
 import os
@@ -21,9 +22,10 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError
+from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError, reason_of
 from nni_latency.files import is_file
 from nni_latency.measurement.meters._base import SampledMeter
+from nni_latency.platforms import affinity
 from nni_latency.units import format_seconds, number_of
 
 #: Prefixes of the columns of time, and of power with the factor that converts it to watts.
@@ -279,7 +281,7 @@ def keep_busy(seconds: float) -> None:
             # It releases the interpreter's lock meanwhile.
             hashlib.sha256(block).digest()
 
-    threads = [threading.Thread(target=work) for _ in range(len(os.sched_getaffinity(0)))]
+    threads = [threading.Thread(target=work) for _ in affinity()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -343,7 +345,7 @@ class HttpMeter(SampledMeter):
             watts = power_of(json.loads(text), self.field)
         except json.JSONDecodeError as error:
             raise MeasurementError(f"the answer is neither a number nor JSON: {text[:_SHOWN]!r}") from error
-        except (OSError, ValueError, OverflowError) as error:
+        except (OSError, http.client.HTTPException, ValueError, OverflowError, RecursionError) as error:
             raise MeasurementError(_reason(error)) from error
         return [((begin + time.perf_counter()) / 2, watts)]
 
@@ -353,6 +355,8 @@ def _reason(error: Exception) -> str:
     inner = getattr(error, "reason", error)
     if isinstance(error, urllib.error.HTTPError):
         return str(error)
+    if isinstance(error, http.client.HTTPException):
+        return reason_of(error)
     return str(getattr(inner, "strerror", None) or inner)
 
 

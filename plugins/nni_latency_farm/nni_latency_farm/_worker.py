@@ -19,6 +19,7 @@ from nni_latency.measurement import Meter, Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import affinity
 from nni_latency.units import number_of
+from nni_latency_farm._announcement import Announcement
 from nni_latency_farm._device import Device
 from nni_latency_farm._fitting import FITS
 from nni_latency_farm._job import Answer, Job
@@ -214,19 +215,19 @@ class _Joined(ABC):
         self._security = dask_security(security)
         # A worker listens as well: without a certificate, it must not be reachable from other machines.
         self._host = f"{security.scheme}://{host or ('0.0.0.0' if security.protects else '127.0.0.1')}"
+        #: Whether a farm of the same versions was at the address: it is looked for again when it is gone.
+        self._was_there = False
 
     async def run(self) -> None:
         stop = stopping()
         self._stopped = asyncio.ensure_future(stop.wait())
-        has_joined = False
         while not stop.is_set():
             try:
                 await self._join()
-                has_joined = True
             except _StoppedError:
                 return
             except RemoteError:
-                if not has_joined:
+                if not self._was_there:
                     raise
             finally:
                 self._leave()
@@ -257,10 +258,21 @@ class _Joined(ABC):
             raise no_answer(self._address) from error
         try:
             worker.http_server.stop()
-            check_versions(await worker.scheduler.farm_versions() or {}, self._address)
+            with self._reaching():
+                versions = await worker.scheduler.farm_versions()
+            check_versions(versions or {}, self._address)
+            self._was_there = True
             await self._work(worker)
         finally:
             await worker.close(timeout=1, executor_wait=False)
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Raise `RemoteError` if the scheduler goes while it is asked, even if Dask has closed this worker by then."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            raise RemoteError(f"The farm at {self._address} does not answer any more.") from error
 
     @abstractmethod
     async def _work(self, worker: Any) -> None:
@@ -303,14 +315,19 @@ class _Measuring(_Joined):
         worker.nni_latency_joined = self
         self._worker, self._loop = worker, asyncio.get_running_loop()
         self._tell(f"{self._name} has found {self._address} and times its reference networks.")
-        references = await self._in_turn(worker, self._device.check)
-        content = await self._in_turn(worker, self._device.announcement)
-        self._tell_reason(
-            await worker.scheduler.farm_join(address=worker.address, content=content.content(), references=references)
-        )
+        references, content = await self._in_turn(worker, self._introduction)
+        with self._reaching():
+            reason = await worker.scheduler.farm_join(
+                address=worker.address, content=content.content(), references=references
+            )
+        self._tell_reason(reason)
         if not self._reason:
             self._tell(f"{self._name} measures for {self._address} on {content.platform.id}.")
         await self._stay(worker, self._pause, partial(self._check, worker))
+
+    def _introduction(self) -> tuple[dict[str, float], Announcement]:
+        """Return what a worker tells of itself when it joins."""
+        return self._device.check(), self._device.announcement()
 
     def run_job(self, job: Job) -> Answer:
         """Run a job, in the thread of the jobs; a device that is lost is reported before the client asks again."""
@@ -369,7 +386,8 @@ class _Fitting(_Joined):
         """Do nothing: no resources are held."""
 
     async def _work(self, worker: Any) -> None:
-        await worker.scheduler.farm_join_fits(address=worker.address, worker=self._name)
+        with self._reaching():
+            await worker.scheduler.farm_join_fits(address=worker.address, worker=self._name)
         self._tell(f"{self._name} fits predictors for {self._address}.")
         await self._stay(worker, lambda: None, _nothing)
 

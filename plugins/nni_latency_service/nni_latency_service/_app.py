@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ from nni_latency_service.query import Answer, Question
 #: Host names under which a browser on the same machine reaches the service.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
+#: What may stand in a request for a host name without its port; a domain with all that lie in it, and any.
+_HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
+
 #: Polling interval of a job whose progress is streamed [s], and the longest duration of a stream [s].
 _INTERVAL, _LONGEST = 0.25, 3600.0
 
@@ -92,7 +96,17 @@ def make_app(service: LatencyService, keys: ApiKeys | None = None, hosts: Sequen
     Returns
     -------
     FastAPI
+
+    Raises
+    ------
+    InvalidValueError
+        If a host name is none.
     """
+    wrong = next((name for name in hosts if not _HOST.fullmatch(name)), None)
+    if wrong is not None:
+        raise InvalidValueError(
+            f"'hosts' must be host names without a port, such as latency.example.org or *.example.org. Got {wrong!r}."
+        )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

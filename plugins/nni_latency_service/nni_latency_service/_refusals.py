@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -103,7 +104,7 @@ def sentence_of(error: Any) -> str:
 
 def too_many(wait: float) -> RefusedError:
     """Return the error of a client that has to wait [s]."""
-    return RefusedError(429, f"Too many requests. Wait {wait:.1f} s.", {"Retry-After": str(max(1, round(wait)))})
+    return RefusedError(429, f"Too many requests. Wait {wait:.1f} s.", {"Retry-After": str(math.ceil(wait))})
 
 
 def refused(refusal: RefusedError) -> Response:

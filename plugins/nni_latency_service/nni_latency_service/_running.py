@@ -73,6 +73,7 @@ def serve(
         If the address is not available.
     """
     check_binding(host, keys)
+    host = host.strip("[]")  # those of an IPv6 address in a URL
     app = make_app(service, keys if keys is not None and len(keys) else None, hosts)
     listening = _listen(host, port)
     name = f"[{host}]" if ":" in host else host
@@ -108,7 +109,7 @@ def _listen(host: str, port: int) -> socket.socket:
         except BaseException:
             made.close()
             raise
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"Cannot listen on {host!r}, port {port}: {reason}.") from error
     return made

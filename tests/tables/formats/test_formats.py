@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,17 @@ def test_layers_come_back_to_the_last_bit(tmp_path_factory, plan, name):
         assert (back.unmatched, back.left_out) == ((), ())
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("power", "W"), ("power", "mW"), ("weighted", "1"), ("throughput", "1/s")]
+)
+@pytest.mark.parametrize("name", _BY_LAYER)
+def test_layers_of_every_metric_come_back(tmp_path, plan, name, metric, unit):
+    table = replace(_table(plan, np.random.default_rng(0).uniform(0.1, 10, 200).tolist()), metric=metric)
+    export_table(table, name, unit=unit, out=tmp_path / "file")
+    back = import_table(tmp_path / "file", plan, file_format=name, unit=unit, metric=metric)
+    assert back.table.layers == table.layers
 
 
 @given(value=_COSTS, spread=st.floats(0, 0.5), count=st.integers(0, 1000), unit=st.sampled_from(["s", "ms", "us"]))

@@ -30,6 +30,7 @@ from nni_latency.cli import (
     parsed,
     print_report,
     progress,
+    refuse_given,
     remarks,
     sentence,
 )
@@ -41,6 +42,9 @@ from nni_latency_service.commands._question import question_of
 
 #: What a predictor of all platforms says that it is.
 _GRAPH_PREDICTOR = "nni_latency.graph_predictor"
+
+#: Fields of options of what answers and measures on this machine.
+_ASKED_HERE = ("database", "predictor", "threads", "device", "budget")
 
 SHARE = parsed("percent", parse_share)
 
@@ -118,6 +122,8 @@ def query_command(
     """
     if asked.platform is None and asked.measure not in (None, "never"):
         raise InvalidValueError("Measuring needs one platform. Name it with --platform.")
+    if remote.url is not None:
+        refuse_given(_ASKED_HERE, "with --url: the service has its own")
     question = question_of(network, options)
     with contextlib.redirect_stdout(sys.stderr):
         answers = (
@@ -151,6 +157,8 @@ def _ask(
                     on_progress=on_progress,
                 )
             ]
+    except MissingEntryError as error:
+        raise MissingEntryError(f"{error} {reason}".rstrip()) from error
     finally:
         store.close()
 
@@ -208,7 +216,10 @@ def _runtime_here(name: str | None, machine: _MachineOptions) -> tuple[Any, str]
         source, threads = f"{wanted.runtime}:{wanted.precision}", wanted.threads
     try:
         runtime = loading.load_runtime(source, machine.device, threads=threads)
-    except (UnknownNameError, InvalidValueError) as error:
+    except LatencyError as error:
+        # Records and predictions know platforms whose runtimes do not load here.
+        if id_ is None and not isinstance(error, (UnknownNameError, InvalidValueError)):
+            raise
         return None, str(error)
     return (runtime, "") if id_ in (None, runtime.platform.id) else (None, "")
 

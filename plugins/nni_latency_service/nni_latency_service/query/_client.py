@@ -59,7 +59,7 @@ class LatencyClient:
     Raises
     ------
     InvalidValueError
-        If the URL is invalid.
+        If the URL or the key is invalid.
 
     Examples
     --------
@@ -69,9 +69,12 @@ class LatencyClient:
     """
 
     def __init__(self, url: str, key: str | None = None, *, timeout: float = 60.0) -> None:
-        parts = urllib.parse.urlsplit(url)
         try:
+            parts = urllib.parse.urlsplit(url)
             port = parts.port
+            # Fails for a host name that cannot be looked up, such as one with an empty label.
+            (parts.hostname or "").encode("idna")
+            parts.path.encode("ascii")
         except ValueError as error:
             raise _no_url(url) from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -79,7 +82,13 @@ class LatencyClient:
         self.url = url.rstrip("/")
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
         self._path = parts.path.rstrip("/")
-        self._key = key if key is not None else os.environ.get(KEY_VARIABLE, "")
+        # Files of keys end with a line feed.
+        self._key = (key if key is not None else os.environ.get(KEY_VARIABLE, "")).strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise InvalidValueError(
+                "An API key must be printable ASCII characters, as 'nni-latency serve keys add' prints them. Check "
+                f"the key, or the variable {KEY_VARIABLE}."
+            )
         self._timeout = timeout
         # Idle connections; a connection in use belongs to its thread.
         self._free: list[http.client.HTTPConnection] = []
@@ -150,7 +159,7 @@ class LatencyClient:
             If the service does not answer or rejects the request.
         """
         asked = [Question.of(question) for question in questions]
-        results: list[Any] = []
+        results: list[Answer | LatencyError] = []
         for begin in range(0, len(asked), BULK):
             part = asked[begin : begin + BULK]
             body = {
@@ -162,8 +171,9 @@ class LatencyClient:
             found = self._part(self._request("POST", "/v1/queries", body), "results", list)
             if len(found) != len(part):
                 raise self._not_understood(f"{number_of(len(found), 'result')} for {number_of(len(part), 'question')}")
-            results += found
-        return [self._result(item) for item in results]
+            # Before the next request: the service keeps a limited number of measurements that wait, or are over.
+            results += map(self._result, found)
+        return results
 
     def known(self, key: str, platform: str) -> Answer | None:
         """Return the recorded latency of a key; None if there is no record."""
