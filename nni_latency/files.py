@@ -151,13 +151,16 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         # A link is followed, and stays one.
         real = Path(os.path.realpath(path))
+        real.parent.mkdir(parents=True, exist_ok=True)
         temporary = _new_beside(real)
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        # What wrote it may have put a file of its own in its place, as safetensors does.
+        temporary.chmod(mode)
         temporary.replace(real)
     except LatencyError:
         raise
@@ -270,7 +273,7 @@ def check_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise OutputError(f"Cannot write {str(path)!r}: it is a folder; name a file in it.")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    folder = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

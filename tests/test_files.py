@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from nni_latency.errors import BusyError, OutputError
-from nni_latency.files import cache_folder, check_writable, locked, make_private, reserved, write_atomically
+from nni_latency.files import (
+    cache_folder,
+    check_writable,
+    locked,
+    make_private,
+    replacing,
+    reserved,
+    write_atomically,
+)
 
 
 def test_write_atomically_writes_text_as_utf8(tmp_path):
@@ -46,6 +54,27 @@ def test_write_atomically_follows_a_link(tmp_path):
         assert (tmp_path / "folder" / "real.json").read_text() == text
     assert (tmp_path / "link.json").is_symlink()
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["real.json"]
+
+
+def test_what_replaces_the_file_that_is_written_gets_the_usual_permissions(tmp_path):
+    (tmp_path / "plain").touch()
+    (tmp_path / "private").touch(mode=0o600)
+    with replacing(tmp_path / "a.bin") as temporary:
+        (tmp_path / "private").replace(temporary)
+    assert (tmp_path / "a.bin").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_folder_of_a_link_is_the_one_that_is_checked_and_made(tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "new" / "real.json")
+    check_writable(link)
+    write_atomically(link, "1")
+    assert (tmp_path / "new" / "real.json").read_text() == "1"
+    (tmp_path / "file").touch()
+    link.unlink()
+    link.symlink_to(tmp_path / "file" / "real.json")
+    with pytest.raises(OutputError, match=r"link\.json"):
+        check_writable(link)
 
 
 def test_write_atomically_leaves_the_umask_alone(tmp_path, monkeypatch):

@@ -169,6 +169,7 @@ def test_a_folder_beside_a_file_that_may_not_be_read_does_not_matter(tmp_path, m
     assert import_place(str(tmp_path / "net.py")).value == 3
 
 
+@pytest.mark.usefixtures("_path")
 def test_file_is_run_again_only_after_it_changed(tmp_path):
     path = tmp_path / "file.py"
     path.write_text("value = object()\n")

@@ -232,7 +232,7 @@ def _made(out: str) -> Iterator[Database]:
         return
     with replacing(Path(out)) as temporary, _opened(str(temporary), create=True) as opened:
         yield opened
-    for ending in ("-wal", "-shm"):
+    for ending in ("-wal", "-shm", "-journal"):
         # What a killed process left of the database that was there: SQLite would apply it to the new one.
         Path(f"{Path(out).resolve()}{ending}").unlink(missing_ok=True)
 

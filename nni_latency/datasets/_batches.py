@@ -46,7 +46,8 @@ class BatchedNetworks(Schedule):
 
     A few anchor networks are part of every batch and measure the speed of the machine. Small networks are run more
     often than large ones, and none more often than its precision requires. A campaign also holds earlier measurements
-    of the same platform, which count for the requested networks; rounds of others alone spend nothing of the budget.
+    of the same platform, which count for the requested networks. Rounds of other networks alone do not count towards
+    the budget.
 
     Parameters
     ----------
@@ -80,9 +81,6 @@ class BatchedNetworks(Schedule):
         self.calls = calls
         self.networks = {subject.key: subject for subject in (*networks, *anchors)}
         self.anchors = [subject.key for subject in anchors]
-        requested = {subject.key for subject in networks}
-        # Anchors are in the rounds of every data set.
-        self._own = requested.difference(self.anchors) or requested
         # Deterministic, so that a resumed campaign continues in the interrupted batch.
         self._batches = _divided(list(self.networks), weights, sum(weights[key] for key in self.anchors))
         #: Visits of each network in order, including networks that were not requested.
@@ -151,7 +149,9 @@ class BatchedNetworks(Schedule):
         keys = dict.fromkeys(key for record in records for key in record.subjects)
         rounds, spent = self.rounds, self.spent
         super().observe(records)
-        if self._own.isdisjoint(keys):
+        # Anchors are in the rounds of every data set.
+        others = keys.keys() - self.networks.keys()
+        if others and set(self.anchors) >= keys.keys() - others:
             self.rounds, self.spent = rounds, spent
         for record in records:
             (key,) = record.subjects

@@ -217,7 +217,7 @@ class LayerEstimator(Estimator):
     def executed(self, model: Any, example_inputs: Any = None, batch_size: int | None = None) -> Graph:
         """Return the operators of a network or an ONNX file that the platform executes.
 
-        Compilers remove operators that no output depends on.
+        Exports to ONNX and compilers remove operators that no output depends on.
 
         Parameters
         ----------

@@ -37,7 +37,7 @@ PEAK, BANDWIDTH, CACHE = FACTS = ("peak_flops", "memory_bandwidth", "cache")
 _DISTANCE_WEIGHTS = {PEAK: 1.0, BANDWIDTH: 1.0, CACHE: 0.2}
 
 #: Variances of the effects of device, runtime and precision on the logarithm of a latency, and of the platform's
-#: residual. Validated by leaving out each of the eleven platforms of the shipped data set: with any of them divided or
+#: residual. Validated by leaving out each of the eleven platforms of an earlier data set: with any of them divided or
 #: multiplied by three, the mean error stays between 20.9 and 21.5 %.
 _DEVICE, _RUNTIME, _PRECISION, _OWN = 0.3, 0.3, 1.0, 0.02
 
@@ -81,7 +81,7 @@ class Unmeasured:
             If a fact of one of them is not a positive number.
         """
         check_facts([platform, *known])
-        platform, *known = _with_facts_of_devices([platform, *known])
+        known = _with_facts_of_devices(known)
         given = [name for name in FACTS if platform.facts.get(name)]
         idle = tuple(name for name in given if not any(name in other.facts for other in known))
         used = _comparable(platform, known, [name for name in given if name not in idle])
@@ -99,7 +99,7 @@ class Unmeasured:
 
 
 def _with_facts_of_devices(platforms: Sequence[Platform]) -> list[Platform]:
-    """Return platforms with the facts of their device, which were measured for each on another day: the medians.
+    """Return platforms with the medians of their device's facts, which were measured on different days.
 
     Facts that differed between platforms of one device would make some of them more similar to a new device than
     others, and weights large and of both signs.

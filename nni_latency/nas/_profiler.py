@@ -26,8 +26,8 @@ class LatencyProfiler(ExpressionProfiler):
     It is an `ExpressionProfiler` of NNI: its `expression` is the sum over the labels of the space, so whatever NNI
     does with expressions works. `profile` itself does not evaluate it but looks the choices up, which is faster.
 
-    In spaces of NNI's hub, it counts what the platform executes: compiled runtimes remove cells that no output depends
-    on. In other spaces with a table of operators, all operators count.
+    In spaces of NNI's hub, it counts what the platform executes: cells that no output depends on are removed for
+    compiled runtimes. In other spaces with a table of operators, all operators count.
 
     Parameters
     ----------
@@ -208,8 +208,9 @@ def _check_range(profiler: Any, low: float | None, high: float | None) -> None:
             for words, bound in (("at least", low), ("at most", high))
             if bound is not None
         )
+        known = "Those that were looked at have" if isinstance(cost, FrozenCost) else "Reachable is"
         raise UnreachableTargetError(
-            f"No network of the space has {with_article(cost.metric)} of {asked}. Reachable is "
+            f"No network of the space has {with_article(cost.metric)} of {asked}. {known} "
             f"{format_metric(cheapest, cost.metric)} to {format_metric(costliest, cost.metric)}."
         )
     if low is None or low <= cheapest:

@@ -146,7 +146,7 @@ class Platform:
 
     @property
     def runs_unused(self) -> bool:
-        """Whether operators that no output depends on are executed, as by eager torch; compilers remove them."""
+        """Whether operators that no output depends on are executed, as by eager torch. Compilers drop them."""
         return self.runtime in ("torch", "torch-nhwc")
 
     def as_dict(self) -> dict[str, Any]:

@@ -341,7 +341,7 @@ def draw_shares(axes: Any, profile: OperatorProfile, kinds: Sequence[str] = ()) 
     axes.set_yticks(range(len(bars)), names)
     axes.invert_yaxis()
     what = "share of the model" if several else "share of the model's time"
-    axes.set(xlim=(0, 100), xlabel=f"{what} [%]; dashed: the {format_percent(profile.target)} asked for")
+    axes.set(xlim=(0, 100), xlabel=f"{what} [%]; dashed: target of {format_percent(profile.target)}")
     axes.set_title(profile.platform.id)
     plain(axes, "x")
     axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.28 * 3 / (_FRAME + _BAR * len(bars))))

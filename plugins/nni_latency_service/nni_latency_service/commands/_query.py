@@ -35,7 +35,14 @@ from nni_latency.cli import (
     sentence,
 )
 from nni_latency.documents import SavedFile
-from nni_latency.errors import InvalidValueError, LatencyError, MissingEntryError, UnknownNameError, listed
+from nni_latency.errors import (
+    InvalidValueError,
+    LatencyError,
+    MissingDependencyError,
+    MissingEntryError,
+    UnknownNameError,
+    listed,
+)
 from nni_latency.platforms import Platform, ids_named
 from nni_latency.units import format_percent, format_seconds, parse_share
 from nni_latency_service.commands._question import question_of
@@ -216,9 +223,11 @@ def _runtime_here(name: str | None, machine: _MachineOptions) -> tuple[Any, str]
         source, threads = f"{wanted.runtime}:{wanted.precision}", wanted.threads
     try:
         runtime = loading.load_runtime(source, machine.device, threads=threads)
-    except LatencyError as error:
-        # Records and predictions know platforms whose runtimes do not load here.
-        if id_ is None and not isinstance(error, (UnknownNameError, InvalidValueError)):
+    except (UnknownNameError, InvalidValueError) as error:
+        return None, str(error)
+    except MissingDependencyError as error:
+        # Records and predictions know platforms whose runtimes are not installed here.
+        if id_ is None:
             raise
         return None, str(error)
     return (runtime, "") if id_ in (None, runtime.platform.id) else (None, "")
