@@ -63,3 +63,19 @@ def test_trees_are_added_up():
 def test_a_tree_that_never_ends_is_refused():
     with pytest.raises(InvalidValueError, match="must have children behind it"):
         Tree((0, -1), (0.5, 1.0), (0, 0), (1, 0))
+
+
+@pytest.mark.parametrize("count", [1, 127, 129, 32769])
+def test_arrays_of_trees_of_any_size_are_read_again(count):
+    is_leaf = [node % 2 == 1 or node == count - 1 for node in range(count)]
+    children = [[0 if leaf else node + side for node, leaf in enumerate(is_leaf)] for side in (1, 2)]
+    features = tuple(-1 if leaf else 0 for leaf in is_leaf)
+    trees = Trees((Tree(features, tuple(map(float, range(count))), *map(tuple, children)),))
+    arrays = trees.arrays()
+    assert arrays["left"].dtype == (np.int8 if count < 128 else np.int16 if count < 32768 else np.int32)
+    assert Trees.of_arrays(arrays) == trees
+
+
+def test_features_that_do_not_exist_are_refused():
+    with pytest.raises(InvalidValueError, match="Got -200"):
+        Tree((0, -200, -1), (0.0, 1.0, 2.0), (1, 0, 0), (2, 0, 0))
