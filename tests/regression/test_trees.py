@@ -72,7 +72,7 @@ def test_arrays_of_trees_of_any_size_are_read_again(count):
     features = tuple(-1 if leaf else 0 for leaf in is_leaf)
     trees = Trees((Tree(features, tuple(map(float, range(count))), *map(tuple, children)),))
     arrays = trees.arrays()
-    assert arrays["left"].dtype == (np.int8 if count < 128 else np.int16 if count < 32768 else np.int32)
+    assert arrays["right"].dtype == (np.int8 if count < 128 else np.int16 if count < 32768 else np.int32)
     assert Trees.of_arrays(arrays) == trees
 
 
