@@ -184,7 +184,8 @@ def test_activation_of_a_normalisation_is_told_from_what_reads_it(profiled):
         kernels = runtime.fused_operators(Subject("pooled", Pooled, shape), runtime.inputs(shape))
     groups = [names for _, names in kernels]
     assert ("norm.batch_norm", "relu") in groups
-    assert ("adaptive_avg_pool2d",) in groups
+    # The addition of sixteen numbers behind it may take 0 us.
+    assert [names[0] for names in groups if "adaptive_avg_pool2d" in names] == ["adaptive_avg_pool2d"]
 
 
 def test_what_a_network_returns_is_fused_as_if_it_went_on(profiled):
