@@ -147,18 +147,18 @@ class BatchedNetworks(Schedule):
     def observe(self, records: Sequence[Record]) -> None:
         """Add the records of one round."""
         keys = dict.fromkeys(key for record in records for key in record.subjects)
-        rounds, spent = self.rounds, self.spent
         super().observe(records)
-        # Anchors are in the rounds of every data set.
-        others = keys.keys() - self.networks.keys()
-        if others and set(self.anchors) >= keys.keys() - others:
-            self.rounds, self.spent = rounds, spent
         for record in records:
             (key,) = record.subjects
             self.visits.setdefault(key, []).append(record)
             self._durations[key] += record.duration
             self._divided[key] += bool(record.parts)
         self._widths |= widths_of({key: self.visits[key] for key in keys}, self.protocol)
+
+    def counts(self, records: Sequence[Record]) -> bool:
+        """Whether a round counts towards the budget: not where it visits other networks alone, besides anchors."""
+        keys = {key for record in records for key in record.subjects}
+        return keys <= self.networks.keys() or not keys.intersection(self.networks) <= set(self.anchors)
 
     def fail(self, failure: Failure) -> None:
         """Exclude a network; its measurements are discarded."""

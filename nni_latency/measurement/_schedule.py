@@ -160,9 +160,15 @@ class Schedule(ABC):
 
     def observe(self, records: Sequence[Record]) -> None:
         """Add the records of one round."""
-        self.rounds, self.next = self.rounds + 1, records[0].round + 1
-        self.rounds_in[records[0].process] += 1
-        self.spent += sum(record.duration for record in records)
+        self.next = records[0].round + 1
+        if self.counts(records):
+            self.rounds += 1
+            self.rounds_in[records[0].process] += 1
+            self.spent += sum(record.duration for record in records)
+
+    def counts(self, records: Sequence[Record]) -> bool:
+        """Whether a round counts towards the budget: by default every one."""
+        return True
 
     def replay(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
         """Add all records and failures of earlier runs."""

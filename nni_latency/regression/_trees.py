@@ -34,10 +34,6 @@ _OTHER_TREES = (
 _MOST_STEPS = 2**14
 
 
-#: Feature of a leaf.
-_LEAF = -1
-
-
 @dataclass(frozen=True)
 class Tree:
     """One regression tree. Immutable.
@@ -67,7 +63,7 @@ class Tree:
         count = len(self.feature)
         if not count or {count} != {len(self.threshold), len(self.left), len(self.right)}:
             raise InvalidValueError("A tree must have as many features, thresholds and children, at least one.")
-        if min(self.feature) < _LEAF:
+        if min(self.feature) < -1:
             raise InvalidValueError(f"A tree divides by features from 0 on, or -1 in leaves. Got {min(self.feature)}.")
         for node in range(count):
             # Children come behind their parents, so that no path is endless.
