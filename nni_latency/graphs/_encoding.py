@@ -39,7 +39,7 @@ GROUPS = (
     *("movement", "max pooling", "average pooling", "elementwise"),
     *("activation of a product", "sum with a product", "chain of elementwise", "transcendental"),
     *("batch normalisation", "product of activations", "copy"),
-    *("recurrent layer", "interpolation", "selection", "local response normalisation", "quantisation"),
+    *("recurrent layer", "interpolation", "selection", "local response normalisation", "quantisation", "branch"),
 )
 
 #: Groups into which an activation can be fused.
@@ -57,6 +57,7 @@ _OWN_GROUP = {
     "matmul": "product of activations",
     "bmm": "product of activations",
     "copy": "copy",
+    "if": "branch",
     "local_response_norm": "local response normalisation",
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layer"),
     **dict.fromkeys(("interpolate", "grid_sample"), "interpolation"),
@@ -140,11 +141,14 @@ def encode_graph(graph: Graph) -> EncodedGraph:
 
 
 def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Insert the parts of inputs, outputs and weights outside of caches before the calls."""
-    moved = amounts[:, 2:5]
+    """Insert the parts of inputs, outputs and weights outside of caches before the calls.
+
+    A recurrent layer reads its weights at every step, all but the first time from a cache.
+    """
+    moved, calls = amounts[:, 2:5], amounts[:, 5:]
     far = moved * np.minimum(1.0, moved * _BYTES / _FAR)
     far[:, 2] = moved[:, 2] * min(1.0, moved[:, 2].sum() * _BYTES / _FAR_WEIGHTS)
-    return np.hstack([amounts[:, :5], far, amounts[:, 5:]])
+    return np.hstack([amounts[:, :4], moved[:, 2:] * calls, far, calls])
 
 
 def _groups(operators: Sequence[TracedOperator]) -> list[str]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,8 @@ class OnnxBuilder:
         self._values: dict[str, Any] = {}
         self._nodes: list[Any] = []
         self._inputs: list[Any] = []
+        # Nodes and weights of branches.
+        self._n_inner, self._n_inner_weights = 0, 0
 
     def input(self, *sizes: int) -> str:
         """Add an input of single precision."""
@@ -79,7 +81,7 @@ class OnnxBuilder:
     def constant(self, values: ArrayLike) -> str:
         """Add a constant."""
         array: NDArray[Any] = np.asarray(values)
-        name = f"weight{len(self._values)}"
+        name = f"weight{len(self._values) + self._n_inner_weights}"
         self._values[name] = self._onnx.numpy_helper.from_array(array, name)
         self._types[name] = self._onnx.helper.make_tensor_type_proto(self._values[name].data_type, array.shape)
         return name
@@ -109,18 +111,38 @@ class OnnxBuilder:
         self._nodes.append(node)
         return results
 
+    def either(self, condition: str, *branches: Callable[[], str]) -> str:
+        """Add a node that runs the first of two branches if a condition holds, and otherwise the second.
+
+        Each branch writes its nodes and returns its result. The results have the same type.
+        """
+        helper, graphs, outer, known = self._onnx.helper, [], self._nodes, set(self._values)
+        for branch in branches:
+            self._n_inner, self._nodes = len(self), []
+            result = branch()
+            weights = [self._values.pop(name) for name in list(self._values) if name not in known]
+            self._n_inner_weights += len(weights)
+            kind = helper.make_value_info(result, self._types[result])
+            graphs.append(helper.make_graph(self._nodes, f"branch{len(graphs)}", [], [kind], weights))
+        self._n_inner, self._nodes = len(self) - len(outer), outer
+        then, other = graphs
+        node, (name,) = self._node("If", [condition], 1, "", {"then_branch": then, "else_branch": other})
+        self._types[name] = self._types[then.output[0].name]
+        self._nodes.append(node)
+        return name
+
     def _node(
         self, kind: str, inputs: Sequence[str], count: int, domain: str, attributes: dict[str, Any]
     ) -> tuple[Any, list[str]]:
         """Make a node, and return it with the names of its results."""
-        number = len(self._nodes)
+        number = len(self)
         results = [f"value{number}_{place}" for place in range(count)]
         name = f"{kind}_{number}"
         return self._onnx.helper.make_node(kind, inputs, results, name, domain=domain, **attributes), results
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
-        return len(self._nodes)
+        """Return the number of nodes, those of branches included."""
+        return len(self._nodes) + self._n_inner
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the sizes of a tensor.
@@ -166,7 +188,7 @@ class OnnxBuilder:
         for node in reversed(self._nodes):
             if not used.isdisjoint(node.output):
                 nodes.append(node)
-                used.update(node.input)
+                used.update(_taken(node))
         nodes.reverse()
         weights = [value for name, value in self._values.items() if name in used]
         results = [helper.make_value_info(name, self._types[name]) for name in outputs]
@@ -176,3 +198,11 @@ class OnnxBuilder:
             opsets.append(helper.make_opsetid(RUNTIME, 1))
         version = _IR_VERSION if self.opset < _NEWER_OPSET else _NEWER_IR_VERSION
         return helper.make_model(graph, opset_imports=opsets, ir_version=version)
+
+
+def _taken(node: Any) -> Iterator[str]:
+    """Yield the names of the tensors that a node and those of its branches take."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from _taken(inner)

@@ -42,7 +42,7 @@ KINDS = (
     *("scatter", "one_hot", "tril", "triu", "pixel_shuffle", "pixel_unshuffle", "interpolate nearest"),
     *("interpolate bilinear", "interpolate bicubic", "grid_sample", "fold"),
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul"),
-    *("einsum", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "stft", "dft", "nonzero"),
+    *("einsum", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "stft", "dft", "nonzero", "if"),
 )
 
 _CODES = {name: number for number, name in enumerate(KINDS, 1)}

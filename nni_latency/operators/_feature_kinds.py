@@ -93,6 +93,8 @@ MOVEMENTS: tuple[str, ...] = (
     *("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "zeros_like", "ones_like", "full_like", "zero"),
     *("empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "meshgrid", "take_along_dim", "diag_embed"),
     *("tensor", "as_tensor", "masked_select", "nonzero"),
+    # The results of the branch that runs.
+    "if",
 )
 
 #: Operations per output element of an interpolation: differences and products of its neighbours.

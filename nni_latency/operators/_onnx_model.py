@@ -6,7 +6,7 @@ from __future__ import annotations
 import graphlib
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -257,9 +257,18 @@ def fractional(onnx: Any) -> tuple[int, ...]:
     return kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE
 
 
+def nested(graph: Any) -> Iterator[Any]:
+    """Yield a graph and those of its branches and loops, outer ones first."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from nested(inner)
+
+
 def leave_out_weights(onnx: Any, model: Any) -> None:
     """Remove the values of larger floating-point tensors from a model."""
-    for tensor in model.graph.initializer:
+    for tensor in (tensor for graph in nested(model.graph) for tensor in graph.initializer):
         if tensor.data_type in fractional(onnx) and math.prod(tensor.dims) >= LEFT_OUT:
             leave_out(onnx, tensor)
 

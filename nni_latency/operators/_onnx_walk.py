@@ -16,6 +16,7 @@ from nni_latency.operators._onnx_frames import Branch, Describe, Frame, Node, co
 from nni_latency.operators._onnx_inference import STANDARD, Inference, Value, without_data
 from nni_latency.operators._onnx_kinds import IDLE, equivalent, holds_weights, is_described, runtime_hints
 from nni_latency.operators._onnx_model import attributes_of, check_attributes, name_of
+from nni_latency.operators._op_spec import OpSpec
 
 #: Largest number of operators of a network, and of visited nodes.
 _MOST_OPERATORS, _MOST_VISITS = 100_000, 500_000
@@ -293,12 +294,25 @@ class Walk:
         for name in failed:
             (other,) = (attributes[fit] for fit in names if fit != name)
             self._unfit[id(attributes[name])] = attributes[name], other
-        if len(names) > 1:
-            # A branch may be for other input sizes and invalid for these.
-            kind = "only" if failed else "branch"
-            self._assumed.setdefault(kind, []).append(f"{frame.prefix}{name_of(node)}")
+        if len(names) == 1:
+            return dearest.outputs
+        # A branch may be for other input sizes and invalid for these.
+        name = f"{frame.prefix}{name_of(node)}"
+        self._assumed.setdefault("only" if failed else "branch", []).append(name)
         # The result of a branch is constant only if the branch is always taken.
-        return [item and (item if len(names) == 1 else without_data(item)) for item in dearest.outputs]
+        found = [item and without_data(item) for item in dearest.outputs]
+        return self._chosen(name, condition, found, place, frame)
+
+    def _chosen(
+        self, name: str, condition: Value | None, found: list[Value | None], place: int, frame: Frame
+    ) -> list[Value | None]:
+        """Record the choice of a branch, which passes on its results: a runtime decides at every run."""
+        given = [item for item in found if item is not None]
+        writers = dict.fromkeys(number for item in (*given, condition) if item is not None for number in item.writers)
+        op = OpSpec.of("if", [item.shape for item in given], dtype=given[0].dtype if given else "float32")
+        number = place if frame.place is None else frame.place
+        self.operators.append(TracedOperator(name, op, tuple(writers), number, parameters=0))
+        return [item and replace(item, writers=(len(self.operators) - 1,)) for item in found]
 
     def _tried(self, branch: Any, frame: Frame) -> Branch:
         """Traverse a branch and restore the state."""

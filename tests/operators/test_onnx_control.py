@@ -160,7 +160,9 @@ def test_of_branches_that_depend_on_data_the_dearer_is_counted(tmp_path):
     inputs = [value("a", 2, 4), value("asked", kind=BOOL)]
     nodes = [branches("asked"), helper.make_node("Relu", ["b"], ["c"])]
     graph = read_onnx(save(tmp_path / "net.onnx", nodes, inputs, [value("c", 2, 4)], WEIGHTS))
-    assert [(item.op.kind, item.sources) for item in graph.operators] == [("linear", ()), ("exp", (0,)), ("relu", (1,))]
+    kinds = [("linear", ()), ("exp", (0,)), ("if", (1,)), ("relu", (2,))]
+    assert [(item.op.kind, item.sources) for item in graph.operators] == kinds
+    assert {item.last_call for item in graph.operators[:3]} == {0}
     assert count_graph(graph).features.params == 16
     assert graph.remarks == ("which branch of choice runs depends on data: the dearer one is counted",)
 
@@ -172,7 +174,7 @@ def test_branch_that_cannot_run_with_these_sizes_is_not_taken(tmp_path):
     weights = (constant("eight", np.ones((8, 4))),)
     inputs = [value("a", 2, 4), value("asked", kind=BOOL)]
     graph = read_onnx(save(tmp_path / "net.onnx", [node], inputs, [value("b", 2, 4)], weights))
-    assert [item.op.kind for item in graph.operators] == ["relu"]
+    assert [item.op.kind for item in graph.operators] == ["relu", "if"]
     assert "the one that can run with inputs of these sizes" in graph.remarks[0]
 
 
