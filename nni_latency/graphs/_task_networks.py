@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -203,7 +202,7 @@ def _parametric(write: staged.StyledWriter, batch_size: int) -> str:
 
 
 def _long_sequences(write: staged.StyledWriter, batch_size: int) -> str:
-    """Transcribe or enhance seconds of sound: recurrent layers of hundreds of steps on a spectrum (arXiv:1512.02595)."""
+    """Transcribe or enhance seconds of sound by recurrent layers of hundreds of steps (arXiv:1512.02595)."""
     net, count = write.net, batch_size * write.choose(1, 1, 1, 2, 4)
     kind, ways = write.choose("GRU", "GRU", "LSTM"), write.choose(1, 2, 2)
     steps, bands = write.size(64, 500), write.choose(40, 64, 80, 128, 161, 257)

@@ -41,6 +41,17 @@ def test_outputs_need_every_node(models: dict[str, list[onnx.ModelProto]]) -> No
         assert all(taken.intersection(node.output) for node in model.graph.node)
 
 
+def test_some_networks_of_tasks_choose_between_two_equal_branches(models: dict[str, list[onnx.ModelProto]]) -> None:
+    """Whichever runs, it takes as long; weights belong to the branches, as exporters write them."""
+    choices = [node for model in models["blocks-task"] for node in model.graph.node if node.op_type == "If"]
+    assert len(choices) >= 4
+    for node in choices:
+        one, other = (item.g for item in node.attribute)
+        assert [item.op_type for item in one.node] == [item.op_type for item in other.node]
+        assert [tuple(item.dims) for item in one.initializer] == [tuple(item.dims) for item in other.initializer]
+        assert not {item.name for item in one.initializer} & {item.name for item in other.initializer}
+
+
 def test_they_have_the_kinds_of_operators_of_real_networks(models: dict[str, list[onnx.ModelProto]]) -> None:
     kinds = Counter(node.op_type for family in models.values() for model in family for node in model.graph.node)
     assert len(kinds) >= 125

@@ -136,6 +136,35 @@ def test_network_with_branches_can_be_run(tmp_path):
     assert found.tolist() == [-2, -4]
 
 
+def test_weights_of_branches_are_left_out_and_made_up(tmp_path):
+    from onnx import TensorProto, helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    def branch(name):
+        weight = numpy_helper.from_array(np.full((32, 16), 1, np.float32), name)
+        made = helper.make_tensor_value_info(f"{name}_made", TensorProto.FLOAT, (1, 16))
+        return helper.make_graph([helper.make_node("MatMul", ["taken", name], [made.name])], name, [], [made], [weight])
+
+    nodes = [
+        helper.make_node("ReduceSum", ["taken"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["whether"], to=TensorProto.BOOL),
+        helper.make_node("If", ["whether"], ["made"], then_branch=branch("one"), else_branch=branch("other")),
+    ]
+    given = helper.make_tensor_value_info("taken", TensorProto.FLOAT, (1, 32))
+    out = helper.make_tensor_value_info("made", TensorProto.FLOAT, (1, 16))
+    graph = helper.make_graph(nodes, "net", [given], [out])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    light = without_weights(model)
+    assert light.ByteSize() < model.ByteSize() - 2 * 32 * 16 * 4 + 200
+    onnx.save(light, tmp_path / "light.onnx")
+    onnx.save(model, tmp_path / "whole.onnx")
+    assert read_onnx(tmp_path / "light.onnx") == read_onnx(tmp_path / "whole.onnx")
+    network = onnx_network(tmp_path / "light.onnx")
+    (found,) = ReferenceEvaluator(network.model).run(None, network.feed([np.ones((1, 32), np.float32)]))
+    assert np.isfinite(found).all()
+    assert found.std() > 0
+
+
 def test_a_build_carries_its_file_to_where_there_is_none(files, tmp_path):
     path = tmp_path / "moved.onnx"
     path.write_bytes(files[0].read_bytes())
