@@ -40,6 +40,8 @@ GROUPS = (
     *("activation of a product", "sum with a product", "chain of elementwise", "transcendental"),
     *("batch normalisation", "product of activations", "copy"),
     *("recurrent layer", "interpolation", "selection", "local response normalisation", "quantisation", "branch"),
+    # Many times as slow as other activations where it is not fused.
+    "parametric activation",
 )
 
 #: Groups into which an activation can be fused.
@@ -58,6 +60,7 @@ _OWN_GROUP = {
     "bmm": "product of activations",
     "copy": "copy",
     "if": "branch",
+    "prelu": "parametric activation",
     "local_response_norm": "local response normalisation",
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layer"),
     **dict.fromkeys(("interpolate", "grid_sample"), "interpolation"),
