@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from nni_latency.operators import Flow, OpSpec
 from nni_latency.spaces._varying import Choices, Invalid, Varying
 
@@ -202,6 +204,14 @@ def where(choices: Choices, condition: Varying, operators: Varying) -> Varying:
         return operators
     idle = choices.combine([operators], lambda _: ())
     return choices.switch(condition, {True: operators, False: idle})
+
+
+def is_chosen(choice: Varying, value: Any) -> Varying:
+    """Return where a choice has a value; where it cannot be computed, this cannot either."""
+    values = [item if isinstance(item, Invalid) else item == value for item in choice.values]
+    distinct = tuple(dict.fromkeys(values))
+    ids = np.array([distinct.index(item) for item in values])[choice.ids]
+    return Varying(choice.labels, ids, distinct) if len(distinct) > 1 else Varying.constant(distinct[0])
 
 
 def either(choices: Choices, one: Varying, other: Varying) -> Varying:

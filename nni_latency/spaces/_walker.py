@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +42,7 @@ from nni_latency.spaces._steps import (
     Step,
     both,
     counted,
+    is_chosen,
     steps_of,
     used_steps,
 )
@@ -251,7 +251,7 @@ class Walker:
     def select(self, choice: Varying, cases: Mapping[Any, Callable[[], Any]]) -> Any:
         """Run all cases of a choice; the operators of each count where it is chosen, and so does its result."""
         results: dict[Any, Any] = {}
-        chosen = {value: self.choices.combine([choice], functools.partial(operator.eq, value)) for value in cases}
+        chosen = {value: is_chosen(choice, value) for value in cases} if self.follows else {}
         written: dict[Memory, dict[Any, Step]] = {}
         scopes = []
         for value, run in cases.items():
