@@ -143,7 +143,7 @@ class AdditiveCost(ChoiceCost):
         """
         total = self.constant
         try:
-            if self._plain:
+            if self.combination is SUM:
                 for label, choices in self._items:
                     total += choices[sample[label]]
                 for first, links in self._links:
@@ -152,7 +152,7 @@ class AdditiveCost(ChoiceCost):
                         chosen = sample[label]
                         total += rows[before][chosen]
                         before = chosen
-                return total
+                return total if self.residency is None else float(self.of_sum(total))
             parts = [choices[sample[label]] for label, choices in self._items]
             for first, links in self._links:
                 labels = [first, *(label for label, _ in links)]
@@ -174,11 +174,6 @@ class AdditiveCost(ChoiceCost):
         chosen = {label: list(choices).index(sample[label]) for label, choices in self.costs.items()}
         costs = {label: choices[sample[label]] for label, choices in self.costs.items()}
         return share_pairs(costs, chosen, [(pair.labels, pair.costs) for pair in self.pairs])
-
-    @cached_property
-    def _plain(self) -> bool:
-        """Whether the cost of a network is the plain sum."""
-        return self.combination is SUM and self.residency is None
 
     def predict(self, architectures: ArrayLike) -> NDArray[np.float64]:
         """Return the costs of one or many architectures.

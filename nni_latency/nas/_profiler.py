@@ -26,8 +26,7 @@ class LatencyProfiler(ExpressionProfiler):
     It is an `ExpressionProfiler` of NNI: its `expression` is the sum over the labels of the space, so whatever NNI
     does with expressions works. `profile` itself does not evaluate it but looks the choices up, which is faster.
 
-    In spaces of NNI's hub, it counts what the platform executes: cells that no output depends on are removed for
-    compiled runtimes. In other spaces with a table of operators, all operators count.
+    It counts what the platform executes: compiled runtimes remove operators that no output depends on.
 
     Parameters
     ----------

@@ -13,6 +13,7 @@ from ._feature_table import (
     work_of,
 )
 from ._features import Features, given_shapes, learned_shapes
+from ._flow import Flow, flow_of_call
 from ._fusion import FusionRule, FusionRules, FusionTimes, chained, divide, fuse, layout_changes
 from ._graph import By, Graph, Trace, TracedOperator, TracingWarning, graph_key
 from ._inputs import (
@@ -53,6 +54,7 @@ __all__ = [
     "ChannelShuffle",
     "Counted",
     "Features",
+    "Flow",
     "FusionRule",
     "FusionRules",
     "FusionTimes",
@@ -78,6 +80,7 @@ __all__ = [
     "export_onnx",
     "family_of",
     "features_of",
+    "flow_of_call",
     "form_of",
     "freeze_inputs",
     "freeze_shapes",

@@ -48,8 +48,8 @@ def build_operator(op: OpSpec) -> nn.Module:
         made = _builder(op)(op)
         module = (_Learned(made, op) if op.get("learned") else made).to(getattr(torch, op.dtype)).eval()
         inputs = tuple(torch.empty(shape, dtype=getattr(torch, op.dtype), device="meta") for shape in given_shapes(op))
-        traced, _ = run_traced(copy.deepcopy(module).to("meta"), inputs, {}, "graph")
-        built = [item.op for item in traced.operators]
+        flow, _ = run_traced(copy.deepcopy(module).to("meta"), inputs, {}, "graph")
+        built = list(flow.operators)
     except UnknownNameError:
         raise
     except Exception as error:  # an external key may have any content

@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.operators._calls import describe_call
-from nni_latency.operators._graph import By, Trace, TracedOperator, TracingWarning
+from nni_latency.operators._flow import Flow, Ledger
+from nni_latency.operators._graph import By, Trace, TracingWarning
 from nni_latency.operators._inputs import (
     Inputs,
     Learned,
@@ -194,24 +195,49 @@ def _misfit(model: nn.Module, inputs: Inputs, error: Exception) -> InvalidValueE
 
 
 def _run(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> list[Trace]:
-    return _run_traced(model, inputs.args, dict(inputs.kwargs), ways)[0]
+    kwargs = dict(inputs.kwargs)
+    recorder, result = _record(model, inputs.args, kwargs, ways)
+    outputs, taken = (
+        tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, [*inputs.args, kwargs])
+    )
+    ledgers = [recorder.ledgers[by] for by in ways]
+    return [
+        Trace(tuple(ledger.operators), recorder.n_calls, outputs, taken, returned=ledger.returned(result))
+        for ledger in ledgers
+    ]
 
 
-def run_traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
-    """Run a network unchanged, and return its trace and its result."""
-    (found,), result = _run_traced(model, args, kwargs, (by,))
-    return found, result
+def run_traced(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By, given: Sequence[torch.Tensor] = ()
+) -> tuple[Flow, Any]:
+    """Run a network unchanged, and return its operators and its result.
+
+    Parameters
+    ----------
+    model, args, kwargs
+        The network and what it is called with.
+    by : {"module", "graph"}
+        As for `trace`.
+    given : sequence of Tensor, default=()
+        Those of the arguments whose use is followed.
+    """
+    recorder, result = _record(model, args, kwargs, (by,), given)
+    return recorder.ledgers[by].flow(result), result
 
 
-def _run_traced(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ways: Sequence[By]
-) -> tuple[list[Trace], Any]:
+def _record(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    ways: Sequence[By],
+    given: Sequence[torch.Tensor] = (),
+) -> tuple[_Recorder, Any]:
     if has_lazy_weights(model):
         # A first run initialises their shapes.
         with torch.no_grad():
             model(*args, **kwargs)
-    given = [tensor for tensor in tensors_in([args, kwargs]) if is_parameter(tensor)]
-    recorder = _Recorder(ways, shares_memory_of([*model.parameters(), *given]))
+    learned = [tensor for tensor in tensors_in([args, kwargs]) if is_parameter(tensor)]
+    recorder = _Recorder(ways, shares_memory_of([*model.parameters(), *learned]), given)
     handles = [handle for name, module in model.named_modules() for handle in recorder.follow(name, module)]
     try:
         with torch.inference_mode(), recorder:
@@ -219,13 +245,7 @@ def _run_traced(
     finally:
         for handle in handles:
             handle.remove()
-    outputs, taken = (tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, [args, kwargs]))
-    ledgers = [recorder.ledgers[by] for by in ways]
-    found = [
-        Trace(tuple(ledger.operators), recorder.n_calls, outputs, taken, returned=ledger.returned(result))
-        for ledger in ledgers
-    ]
-    return found, result
+    return recorder, result
 
 
 @dataclass
@@ -238,43 +258,13 @@ class _Unit:
     dtype: str
     calls: list[OpSpec] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
     parameters: int = 0
 
-
-class _Ledger:
-    """Operators recorded at one granularity, and the writer of each piece of memory."""
-
-    def __init__(self) -> None:
-        self.operators: list[TracedOperator] = []
-        self._writers: dict[int, int] = {}
-        # The tensors are kept alive, so that memory identifiers are not reused.
-        self._kept: list[Any] = []
-        # Operators whose use cannot be followed.
-        self._lost: list[int] = []
-
-    def append(
-        self, name: str, op: OpSpec, sources: Sequence[int], result: Any, last_call: int, parameters: int
-    ) -> None:
-        tensors = list(tensors_in(result))
-        for tensor in tensors:
-            self._writers[memory_of(tensor)] = len(self.operators)
-            self._kept.append(tensor)
-        if not tensors:
-            self._lost.append(len(self.operators))
-        self.operators.append(TracedOperator(name, op, tuple(sources), last_call, parameters=parameters))
-
-    def sources(self, arguments: Any) -> list[int]:
-        known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
-        return list(dict.fromkeys(number for number in known if number is not None))
-
-    def returned(self, result: Any) -> tuple[int, ...]:
-        """Return the operators that made the result of the network, and those that may have; empty if it is unknown."""
-        found = self.sources(result)
-        return tuple(dict.fromkeys([*found, *self._lost])) if found else ()
-
-    def lose_track(self, arguments: Any) -> None:
-        """Note that the arguments are used in a way that is not followed, such as in an assignment to a part of one."""
-        self._lost += self.sources(arguments)
+    @property
+    def needed(self) -> list[int]:
+        """The sources that its calls take, or all: a frozen `InputChoice` is given inputs that it leaves out."""
+        return [source for source in self.sources if source in self.taken] or self.sources
 
 
 def _compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -308,9 +298,9 @@ def _keeps_shape(
 class _Recorder(TorchFunctionMode):
     """Records every call of a torch function inside its context, at every requested granularity."""
 
-    def __init__(self, ways: Sequence[By], learned: Learned) -> None:
+    def __init__(self, ways: Sequence[By], learned: Learned, given: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
-        self.ledgers: dict[By, _Ledger] = {by: _Ledger() for by in ways}
+        self.ledgers: dict[By, Ledger] = {by: Ledger(given) for by in ways}
         self._learned = learned
         # Parameters used so far, by their memory; they are counted once.
         self._taken: set[int] = set()
@@ -366,7 +356,7 @@ class _Recorder(TorchFunctionMode):
             op = _describe(unit)
             if op is not None:
                 last = self.n_calls - 1
-                self.ledgers["module"].append(unit.name, op, unit.sources, result, last, unit.parameters)
+                self.ledgers["module"].append(unit.name, op, unit.needed, result, last, unit.parameters)
 
     def _note(self, op: OpSpec, arguments: Any, result: Any) -> None:
         path = self._path[-1] if self._path else ""
@@ -374,6 +364,7 @@ class _Recorder(TorchFunctionMode):
         parameters = self._new_parameters(arguments)
         if self._unit is not None:
             self._unit.calls.append(op)
+            self._unit.taken.update(self.ledgers["module"].sources(arguments))
             self._unit.parameters += parameters
         for by, ledger in self.ledgers.items():
             if by == "graph" or self._unit is None:

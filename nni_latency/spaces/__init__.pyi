@@ -16,7 +16,7 @@ from ._networks import NetworkBuilder, example_inputs_of, knows_inputs, network_
 from ._samples import SampledSpace, check_sample, choices_of, draw_samples, labels_of, name_choices, read_sample
 from ._space_key import space_key
 from ._space_operators import SpaceOperators, operators_of_space
-from ._symbolic import TooManyChoicesError
+from ._varying import TooManyChoicesError
 
 __all__ = [
     "CANDIDATES",

@@ -25,7 +25,9 @@ from nni_latency.spaces._nni import (
     create_cell_op_candidates,
     preprocess_cell_inputs,
 )
-from nni_latency.spaces._symbolic import SymbolicTensor, TensorSpec, Varying, user_code
+from nni_latency.spaces._steps import ALWAYS, Memory
+from nni_latency.spaces._symbolic import SymbolicTensor, TensorSpec
+from nni_latency.spaces._varying import Varying, user_code
 from nni_latency.spaces._walker import Handler, Walker
 
 
@@ -88,12 +90,24 @@ class CellRunner:
         """Run a cell as its forward would."""
         given = preprocess_cell_inputs(cell.num_predecessors, *inputs)
         states = list(cell.preprocessor(given))
+        takes = [(state, ALWAYS) for state in states]
+        if len(states) > 1 and walker.follows:
+            taken = self._predecessors(walker, cell)
+            contains = (functools.partial(_contains, place) for place in range(len(states)))
+            takes = [
+                (state, walker.choices.combine([taken], item)) for state, item in zip(states, contains, strict=True)
+            ]
+        joined = walker.whole(functools.partial(self._nodes, walker, cell, states), takes)
+        return cell.postprocessor(joined, given)
+
+    def _nodes(self, walker: Walker, cell: Any, states: list[Any]) -> Any:
+        """Run the nodes of a cell, all of which lead to its result."""
         for node in range(cell.num_nodes):
             current = [self._slot(walker, cell, node, slot, states) for slot in range(cell.num_ops_per_node)]
             states.append(torch.sum(torch.stack(current), 0))
-        return cell.postprocessor(self._join(walker, cell, states), given)
+        return self._join(walker, cell, states)
 
-    def predecessors(self, walker: Walker, cell: Any) -> Varying:
+    def _predecessors(self, walker: Walker, cell: Any) -> Varying:
         """Return which predecessors the nodes of a cell take: one or more.
 
         This is derived two nodes at a time, since all inputs of a cell have too many combinations for an expected cost.
@@ -173,6 +187,10 @@ class CellRunner:
         return label
 
 
+def _contains(place: int, places: frozenset[int]) -> bool:
+    return place in places
+
+
 def list_taken(labels: Sequence[str], places: frozenset[int], sample: Mapping[str, Any]) -> tuple[frozenset[int]]:
     """List the places that some label names."""
     return (places.intersection(itertools.chain.from_iterable([sample[label] for label in labels])),)
@@ -240,12 +258,12 @@ def run_nasbench101_cell(derived: list[Derived], walker: Walker, cell: Any, inpu
     if f"{cell.label}/output" not in walker.choices.values:
         _derive(derived, walker, cell.label, list(cell.op_candidates), last)
     parts = _CellParts(walker, cell)
-    for place in range(1, last):
-        kind = walker.choices.label(f"{cell.label}/vertex{place}")
-        walker.records.append(walker.choices.combine([kind, inputs.spec], parts.of_vertex))
+    kinds = [walker.choices.label(f"{cell.label}/vertex{place}") for place in range(1, last)]
+    operators = [walker.choices.combine([kind, inputs.spec], parts.of_vertex) for kind in kinds]
     kind = walker.choices.label(f"{cell.label}/output")
-    walker.records.append(walker.choices.combine([kind, inputs.spec], parts.of_output))
-    return SymbolicTensor(walker, walker.choices.combine([inputs.spec], partial(_with_channels, cell.out_features)))
+    operators.append(walker.choices.combine([kind, inputs.spec], parts.of_output))
+    spec = walker.choices.combine([inputs.spec], partial(_with_channels, cell.out_features))
+    return SymbolicTensor(walker, spec, Memory(walker.step(operators, [(inputs.memory.step, ALWAYS)])))
 
 
 def _derive(derived: list[Derived], walker: Walker, cell: str, ops: Sequence[str], last: int) -> None:

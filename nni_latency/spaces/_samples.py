@@ -18,7 +18,7 @@ from nni_latency.spaces._fbnet_geometry import read_saved
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
 from nni_latency.spaces._nni import LayerChoice, ModelSpace, SampleValidationError
-from nni_latency.spaces._symbolic import TooManyChoicesError, as_key
+from nni_latency.spaces._varying import TooManyChoicesError, as_key
 from nni_latency.tables import SpaceReference
 
 #: A sample of a space, ``{label: choice}``, as NNI understands it.

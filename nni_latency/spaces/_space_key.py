@@ -25,8 +25,8 @@ from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._hub import hub_name
 from nni_latency.spaces._nni import Mutable, nni_version
 from nni_latency.spaces._samples import list_choices
+from nni_latency.spaces._signatures import Signatures
 from nni_latency.spaces._symbolic import TensorSpec
-from nni_latency.spaces._walker import Signatures
 
 #: Where the standard library lies, and how folders of installed packages are called, those that an environment borrows
 #: from another one included: what they import is not looked at.

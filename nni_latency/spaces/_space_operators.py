@@ -20,15 +20,8 @@ from nni_latency.spaces._nds import is_elastic, run_nds
 from nni_latency.spaces._nni import NDS, NasBench101Cell
 from nni_latency.spaces._samples import list_choices
 from nni_latency.spaces._space_key import cached, space_key
-from nni_latency.spaces._symbolic import (
-    Choices,
-    ImpossibleError,
-    Invalid,
-    NotSymbolicError,
-    TooManyChoicesError,
-    Varying,
-    as_key,
-)
+from nni_latency.spaces._symbolic import NotSymbolicError
+from nni_latency.spaces._varying import Choices, ImpossibleError, Invalid, TooManyChoicesError, Varying, as_key
 from nni_latency.spaces._walker import Handler, Walker
 from nni_latency.units import combination_of
 
@@ -143,7 +136,7 @@ def operators_of_space(
         What counts as one operator, as for `nni_latency.operators.trace`.
     runs_unused : bool, default=True
         Whether operators that no output depends on count, as in eager torch. If not, as in compiled runtimes, they are
-        left out of the cells of NNI's hub; in other spaces they count.
+        left out.
     fresh : bool, default=False
         Walk the space even if the result of the same walk is in the user's cache.
 
@@ -164,13 +157,13 @@ def _walk(space: Any, inputs: Inputs, by: By, runs_unused: bool) -> SpaceOperato
     choices = Choices(values)
     cells = CellRunner(space.op_candidates if isinstance(space, NDS) else None)
     handlers: list[tuple[type, Handler]] = [
-        (NDS, functools.partial(run_nds, cells, runs_unused)),
+        (NDS, run_nds),
         (NasBench101Cell, functools.partial(run_nasbench101_cell, cells.derived)),
         *handlers_of(cells),
     ]
-    walker = Walker(choices, raw, by, handlers, elastic=is_elastic(space))
+    walker = Walker(choices, raw, by, handlers, elastic=is_elastic(space), runs_unused=runs_unused)
     try:
-        walker.walk(space, inputs.args, inputs.kwargs)
+        parts = walker.walk(space, inputs.args, inputs.kwargs)
     except (NotSymbolicError, ImpossibleError) as error:
         raise TooManyChoicesError(f"The networks of {type(space).__name__} cannot be followed: {error}") from error
-    return SpaceOperators(choices.values, tuple(cells.derived), tuple(choices.joined(walker.records)))
+    return SpaceOperators(choices.values, tuple(cells.derived), tuple(parts))

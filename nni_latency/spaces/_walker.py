@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import types
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,57 +14,62 @@ from torch import nn
 
 from nni_latency.operators import (
     By,
+    Flow,
     Learned,
     OpSpec,
-    Trace,
     describe_call,
+    flow_of_call,
     is_parameter,
     run_traced,
     shares_memory_of,
     tensors_in,
 )
 from nni_latency.spaces._nni import (
-    CellBuilder,
-    LabeledMutable,
     Mutable,
     MutableModule,
     ParametrizedModule,
-    label_scope,
     model_context,
     recursive_freeze,
 )
+from nni_latency.spaces._signatures import Signatures
+from nni_latency.spaces._steps import (
+    ALWAYS,
+    NEVER,
+    NOTHING,
+    Memory,
+    Part,
+    Scope,
+    Step,
+    both,
+    counted,
+    is_chosen,
+    steps_of,
+    used_steps,
+)
 from nni_latency.spaces._symbolic import (
-    Choices,
-    ImpossibleError,
-    Invalid,
     Nested,
     NotSymbolicError,
     SymbolicTensor,
     TensorSpec,
-    Varying,
-    as_key,
     calls_to,
     in_evaluation,
     open_nested,
     pack,
     replace_symbols,
     symbols_in,
+)
+from nni_latency.spaces._varying import (
+    Choices,
+    ImpossibleError,
+    Invalid,
+    TooManyChoicesError,
+    Varying,
+    as_key,
     user_code,
 )
 
 #: Runs a module of a certain class symbolically, instead of its forward.
 Handler = Callable[..., Any]
-
-#: Attributes that do not change what a module computes.
-_NEEDLESS = frozenset(
-    {
-        *("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training", "_is_full_backward_hook"),
-        *("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs"),
-        *("_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-        *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
-        *("trace_symbol", "_frozen_context", "_label_scope", "call_super_init", "_compiled_call_impl"),
-    }
-)
 
 
 class Walker:
@@ -88,6 +92,13 @@ class Walker:
         Classes that are run otherwise; the callable gets the walker, the module and its inputs.
     elastic : bool, default=False
         Give convolutions and linear layers as many input channels as their input has.
+    runs_unused : bool, default=True
+        Whether operators that no output depends on count.
+
+    Attributes
+    ----------
+    follows : bool
+        Whether it follows which operators an output depends on.
     """
 
     def __init__(
@@ -98,16 +109,18 @@ class Walker:
         handlers: Sequence[tuple[type, Handler]] = (),
         *,
         elastic: bool = False,
+        runs_unused: bool = True,
     ) -> None:
         self.choices = choices
-        self.records: list[Varying] = []
+        self.follows = not runs_unused
+        self._scope = Scope()
         self._raw = raw
         self._by = by
         self._handlers = tuple(handlers)
         self._elastic = elastic
         self._signatures = Signatures()
-        self._runs: dict[Hashable, tuple[list[Varying], Any]] = {}
-        self._traces: dict[Hashable, tuple[tuple[OpSpec, ...], Any]] = {}
+        self._runs: dict[Hashable, Part] = {}
+        self._traces: dict[Hashable, tuple[Flow, Any]] = {}
         self._expressions: dict[int, Varying] = {}
         self._shadows: dict[Hashable, nn.Module] = {}
         self._mutable: dict[int, bool] = {}
@@ -115,31 +128,61 @@ class Walker:
         # Objects that are identified by `id` stay alive, so that no other object gets the same one.
         self._kept: list[Any] = []
 
-    def walk(self, space: nn.Module, args: Sequence[torch.Tensor], kwargs: Mapping[str, torch.Tensor]) -> Any:
-        """Run the whole space on meta tensors of the inputs' shapes."""
+    def walk(self, space: nn.Module, args: Sequence[torch.Tensor], kwargs: Mapping[str, torch.Tensor]) -> list[Varying]:
+        """Run the whole space on meta tensors of the inputs' shapes, and return its operators by choices."""
         given = [self.symbol(item) for item in args], {name: self.symbol(item) for name, item in kwargs.items()}
         self._learned = shares_memory_of([*space.parameters()])
         with in_evaluation(space), calls_to(self.run, space), torch.inference_mode():
-            return self.run(space, tuple(given[0]), given[1])
+            result = self.run(space, tuple(given[0]), given[1])
+        steps = self._scope.steps
+        # All count where it is unknown what makes the output.
+        ends = {symbol.memory.step for symbol in symbols_in(result)}.intersection(steps) or steps
+        return counted(self.choices, steps, used_steps(self.choices, steps, ends))
 
     def symbol(self, tensor: torch.Tensor) -> SymbolicTensor:
         """Make a symbolic tensor that is the same for all networks."""
         return SymbolicTensor(self, Varying.constant(TensorSpec.of(tensor)))
 
     def run(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a module; what it computes is noted. The same module on the same inputs is looked up."""
+        """Run a module; what it computes is noted. The same module on inputs of the same shapes is looked up."""
         symbols = list(symbols_in([args, kwargs]))
         rest = self._signatures.of_value(replace_symbols([args, dict(kwargs)], iter(range(len(symbols)))))
         key = (self._signatures.of(module), rest, tuple(symbol.spec.key for symbol in symbols))
         if key not in self._runs:
             self._kept.append(module)
-            with self.aside() as records:
-                result = self._dispatch(module, args, dict(kwargs))
-            self._runs[key] = (self.choices.joined(records), result)
-        records, result = self._runs[key]
-        self.records.extend(records)
+            starts = [Step() for _ in symbols]
+            given = [
+                SymbolicTensor(self, *pair) for pair in zip([s.spec for s in symbols], map(Memory, starts), strict=True)
+            ]
+            with self.aside() as scope:
+                result = self._dispatch(module, *replace_symbols([args, dict(kwargs)], iter(given)))
+            part = Part([symbol.memory for symbol in given], starts, scope.steps, result)
+            part.shorten(self.choices, (symbol.memory for symbol in symbols_in(result)))
+            self._runs[key] = part
+        return self._replay(self._runs[key], symbols)
+
+    def _replay(self, part: Part, given: Sequence[SymbolicTensor]) -> Any:
+        """Note the steps of a part on other tensors."""
+        steps = {NOTHING: NOTHING, **dict(zip(part.starts, (symbol.memory.step for symbol in given), strict=True))}
+
+        def now(step: Step) -> Step:
+            if step not in steps and self.follows:
+                raise TooManyChoicesError("The networks cannot be followed: a module takes what another one has kept.")
+            return steps.get(step, NOTHING)
+
+        for step in part.steps:
+            steps[step] = self.step(step.operators, [(now(source), taken) for source, taken in step.takes], step.kept)
+        memories = dict(zip(part.given, (symbol.memory for symbol in given), strict=True))
+        for start, (then, memory) in zip(part.starts, memories.items(), strict=True):
+            if then.step is not start:
+                self._scope.write(memory, now(then.step))
+        results = list(symbols_in(part.result))
+        for symbol in results:
+            if symbol.memory not in memories:
+                memories[symbol.memory] = Memory(now(symbol.memory.step))
         # A copy of lists, because forwards may append to them.
-        return replace_symbols(result, iter(list(symbols_in(result))))
+        copies = (SymbolicTensor(self, symbol.spec, memories[symbol.memory]) for symbol in results)
+        return replace_symbols(part.result, copies)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of torch once for every distinct combination of shapes."""
@@ -148,20 +191,21 @@ class Walker:
         plain = self._signatures.of_value(bare)
         real = tuple(TensorSpec.of(tensor, self._learned) for tensor in tensors_in(bare))
 
-        def once(*specs: TensorSpec) -> tuple[tuple[OpSpec, ...], Any]:
+        def once(*specs: TensorSpec) -> tuple[Flow, Any]:
             key = (function, plain, real, specs)
             if key not in self._traces:
                 self._kept.append(function)
-                given = _on_meta(replace_symbols([args, kwargs], iter([spec.make() for spec in specs])), self._learned)
+                made = [spec.make() for spec in specs]
+                given = _on_meta(replace_symbols([args, kwargs], iter(made)), self._learned)
                 learned = shares_memory_of([tensor for tensor in tensors_in(given) if is_parameter(tensor)])
                 with user_code():
                     result = function(*given[0], **given[1])
                 name = getattr(function, "__name__", str(function))
                 op = describe_call(name, tuple(given[0]), given[1], result, learned)
-                self._traces[key] = ((op,) if op else (), pack(result, learned))
+                self._traces[key] = flow_of_call(op, given, result, made), pack(result, learned)
             return self._traces[key]
 
-        return self.note(self.choices.combine([symbol.spec for symbol in symbols], once))
+        return self._note(self.choices.combine([symbol.spec for symbol in symbols], once), symbols)
 
     def operators(self, module: nn.Module, specs: Sequence[TensorSpec], by: By | None = None) -> tuple[OpSpec, ...]:
         """List the operators of a module without choices on inputs that are known."""
@@ -171,51 +215,83 @@ class Walker:
             self._kept.append(module)
             places = [SymbolicTensor(self, Varying.constant(spec)) for spec in specs]
             self._traces[key] = self._trace(module, signature, [places, {}], specs, by)
-        return self._traces[key][0]
+        return self._traces[key][0].operators
 
-    def note(self, done: Varying) -> Any:
-        """Note the operators of ``(operators, result)`` and return the result, in symbolic form."""
-        ops = self.choices.combine([done], lambda pair: pair[0])
-        if any(isinstance(value, Invalid) or value for value in ops.values):
-            self.records.append(ops)
-        return self._unpack(self.choices.combine([done], lambda pair: pair[1]))
+    def step(self, operators: Sequence[Varying], takes: Sequence[tuple[Step, Varying]], kept: Varying = NEVER) -> Step:
+        """Note operators that count in the same networks, and the steps whose results they take."""
+        sources = tuple((source, taken) for source, taken in takes if source is not NOTHING)
+        step = Step(tuple(operators), sources, kept) if self.follows else Step(tuple(operators), (), ALWAYS)
+        self._scope.steps.append(step)
+        return step
+
+    def whole(self, run: Callable[[], Any], takes: Sequence[tuple[SymbolicTensor, Varying]]) -> Any:
+        """Run something whose operators count where its result does; it takes some tensors where conditions hold."""
+        sources = [(symbol.memory.step, taken) for symbol, taken in takes]
+        with self.aside() as scope:
+            result = run()
+        step = self.step(self.choices.joined([ops for part in scope.steps for ops in part.operators]), sources)
+        scope.undo()
+        for memory in scope.before:
+            self._scope.write(memory, step)
+        made = (SymbolicTensor(self, symbol.spec, Memory(step)) for symbol in symbols_in(result))
+        return replace_symbols(result, made)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[list[Varying]]:
-        """Note operators in a separate list."""
-        outer, self.records = self.records, []
+    def aside(self) -> Iterator[Scope]:
+        """Note steps in a separate list; what they write to memory is undone if it fails."""
+        outer, self._scope = self._scope, Scope()
         try:
-            yield self.records
+            yield self._scope
+        except BaseException:
+            self._scope.undo()
+            raise
         finally:
-            self.records = outer
-
-    def where(self, condition: Varying, run: Callable[[], Any]) -> Any:
-        """Run something for all networks; its operators count where a condition holds, its result is the same."""
-        with self.aside() as records:
-            result = run()
-        nothing = Varying.constant(())
-        self.records.extend(
-            self.choices.switch(condition, {True: ops, False: nothing}) for ops in self.choices.joined(records)
-        )
-        return result
+            self._scope = outer
 
     def select(self, choice: Varying, cases: Mapping[Any, Callable[[], Any]]) -> Any:
         """Run all cases of a choice; the operators of each count where it is chosen, and so does its result."""
         results: dict[Any, Any] = {}
-        noted: dict[tuple[str, ...], dict[Any, Varying]] = {}
+        chosen = {value: is_chosen(choice, value) for value in cases} if self.follows else {}
+        written: dict[Memory, dict[Any, Step]] = {}
+        scopes = []
         for value, run in cases.items():
-            with self.aside() as records:
+            with self.aside() as scope:
                 try:
-                    results[value] = run()
+                    result = run()
                 except ImpossibleError as error:
-                    results[value] = Invalid(str(error))
-                    records[:] = [Varying.constant(results[value])]
-            for ops in self.choices.joined(records):
-                noted.setdefault(ops.labels, {})[value] = ops
+                    scope.undo()
+                    scope.steps, scope.before = [Step((Varying.constant(Invalid(str(error))),), (), ALWAYS)], {}
+                    result = Invalid(str(error))
+            copies = (SymbolicTensor(self, item.spec, Memory(item.memory.step)) for item in symbols_in(result))
+            results[value] = replace_symbols(result, copies)
+            for memory in scope.before:
+                written.setdefault(memory, {})[value] = memory.step
+            scope.undo()
+            scopes.append(scope.steps)
+        self._condition(choice, chosen, dict(zip(cases, scopes, strict=True)))
+        for memory, steps in written.items():
+            self._scope.write(memory, self._either({value: steps.get(value, memory.step) for value in cases}, chosen))
+        return self._merge(choice, chosen, results)
+
+    def _condition(self, choice: Varying, chosen: Mapping[Any, Varying], cases: Mapping[Any, Sequence[Step]]) -> None:
+        """Note the steps of all cases of a choice; they count where theirs is chosen."""
         nothing = dict.fromkeys(cases, Varying.constant(()))
-        kept = [self.choices.switch(choice, {**nothing, **found}) for found in noted.values()]
-        self.records.extend(self.choices.joined(kept))
-        return self._merge(choice, results)
+        if not self.follows:
+            noted: dict[tuple[str, ...], dict[Any, Varying]] = {}
+            for value, steps in cases.items():
+                for ops in self.choices.joined([ops for step in steps for ops in step.operators]):
+                    noted.setdefault(ops.labels, {})[value] = ops
+            self.step([self.choices.switch(choice, {**nothing, **found}) for found in noted.values()], ())
+            return
+        for value, steps in cases.items():
+            for step in steps:
+                step.operators = tuple(self.choices.switch(choice, {**nothing, value: ops}) for ops in step.operators)
+                step.kept = both(self.choices, chosen[value], step.kept)
+            self._scope.steps += steps
+
+    def _either(self, cases: Mapping[Any, Step], chosen: Mapping[Any, Varying]) -> Step:
+        """Return a step that takes the result of the step of the case that is chosen."""
+        return self.step((), [(step, chosen[value]) for value, step in cases.items()]) if self.follows else NOTHING
 
     def expression(self, value: Any) -> Varying:
         """Return an argument of a module by the choices that it depends on."""
@@ -242,11 +318,11 @@ class Walker:
         if isinstance(module, MutableModule) and (module.mutables or type(module).freeze is not MutableModule.freeze):
             return self._enumerated(module, args, kwargs)
         try:
-            with self.aside() as records:
+            with self.aside() as scope:
                 result = module.forward(*args, **kwargs)
         except NotSymbolicError:
             return self._enumerated(module, args, kwargs)
-        self.records.extend(records)
+        self._scope.extend(scope)
         return result
 
     def _has_choices(self, module: nn.Module) -> bool:
@@ -305,7 +381,7 @@ class Walker:
         symbols = list(symbols_in([args, kwargs]))
         plain = self._signatures.of_value(replace_symbols([args, kwargs], iter(range(len(symbols)))))
 
-        def once(*items: Any) -> tuple[tuple[OpSpec, ...], Any]:
+        def once(*items: Any) -> tuple[Flow, Any]:
             module = make(*items[: len(parts)])
             specs = items[len(parts) :]
             self._kept.append(module)
@@ -314,7 +390,24 @@ class Walker:
                 self._traces[key] = self._trace(module, key[0], [args, kwargs], specs)
             return self._traces[key]
 
-        return self.note(self.choices.combine([*parts, *(symbol.spec for symbol in symbols)], once))
+        return self._note(self.choices.combine([*parts, *(symbol.spec for symbol in symbols)], once), symbols)
+
+    def _note(self, done: Varying, given: Sequence[SymbolicTensor]) -> Any:
+        """Note the operators of ``(flow, result)`` on some tensors, and return the result in symbolic form."""
+        result = self._unpack(self.choices.combine([done], lambda pair: pair[1]))
+        flows = self.choices.combine([done], lambda pair: pair[0])
+        if not self.follows:
+            self.step([self.choices.combine([flows], lambda flow: flow.operators)], ())
+            return result
+        sources = [symbol.memory.step for symbol in given]
+        steps = steps_of(self.choices, flows, sources)
+        self._scope.steps += steps.all
+        for symbol, writer in zip(symbols_in(result), steps.results, strict=True):
+            symbol.memory = Memory(writer) if isinstance(writer, Step) else given[writer].memory
+        for symbol, source, writer in zip(given, sources, steps.given, strict=True):
+            if writer is not source:
+                self._scope.write(symbol.memory, writer)
+        return result
 
     def _trace(
         self,
@@ -323,24 +416,27 @@ class Walker:
         given: list[Any],
         specs: Sequence[TensorSpec],
         by: By | None = None,
-    ) -> tuple[tuple[OpSpec, ...], Any]:
+    ) -> tuple[Flow, Any]:
         if signature not in self._shadows:
             self._shadows[signature] = copy.deepcopy(module).to("meta").eval()
-        args, kwargs = replace_symbols(given, iter([spec.make() for spec in specs]))
+        made = [spec.make() for spec in specs]
+        args, kwargs = replace_symbols(given, iter(made))
         shadow = self._shadows[signature]
         with user_code():
-            found, result = self._run(shadow, tuple(args), kwargs, by or self._by)
+            flow, result = self._run(shadow, tuple(args), kwargs, by or self._by, made)
         own = [tensor for tensor in (*shadow.parameters(), *tensors_in([args, kwargs])) if is_parameter(tensor)]
-        return tuple(item.op for item in found.operators), pack(result, shares_memory_of(own))
+        return flow, pack(result, shares_memory_of(own))
 
-    def _run(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By) -> tuple[Trace, Any]:
+    def _run(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], by: By, given: Sequence[torch.Tensor]
+    ) -> tuple[Flow, Any]:
         try:
-            return run_traced(module, args, kwargs, by)
+            return run_traced(module, args, kwargs, by, given)
         except RuntimeError:  # torch has no other class for channels that do not fit
             if not self._elastic:
                 raise
         _stretch(module, args, kwargs)
-        return run_traced(module, args, kwargs, by)
+        return run_traced(module, args, kwargs, by, given)
 
     def _unpack(self, packed: Varying) -> Any:
         """Turn a varying structure of specs into a structure of symbolic tensors."""
@@ -363,7 +459,7 @@ class Walker:
             raise NotSymbolicError(f"It depends on {', '.join(packed.labels)}.")
         return first
 
-    def _merge(self, choice: Varying, results: Mapping[Any, Any]) -> Any:
+    def _merge(self, choice: Varying, chosen: Mapping[Any, Varying], results: Mapping[Any, Any]) -> Any:
         """Return the result of the case that is chosen."""
         possible = {value: other for value, other in results.items() if not isinstance(other, Invalid)}
         if not possible:
@@ -378,11 +474,12 @@ class Walker:
                 {value: other.items[place] for value, other in opened.items() if other}
                 for place in range(len(nested.items))
             )
-            return nested.made([self._merge(choice, {**results, **part}) for part in parts])
+            return nested.made([self._merge(choice, chosen, {**results, **part}) for part in parts])
         if all(isinstance(other, SymbolicTensor) for other in possible.values()):
             impossible = {value: Varying.constant(other) for value, other in results.items() if value not in possible}
             specs = {value: other.spec for value, other in possible.items()}
-            return SymbolicTensor(self, self.choices.switch(choice, impossible | specs))
+            step = self._either({value: other.memory.step for value, other in possible.items()}, chosen)
+            return SymbolicTensor(self, self.choices.switch(choice, impossible | specs), Memory(step))
         if all(
             other is first or (not isinstance(other, SymbolicTensor) and other == first) for other in possible.values()
         ):
@@ -429,70 +526,3 @@ def _stretch(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     module(*args, **kwargs)
     for handle in handles:
         handle.remove()
-
-
-class Signatures:
-    """Computes and remembers signatures of modules. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._modules: dict[int, Hashable] = {}
-        self._numbers: dict[Hashable, int] = {}
-        # Objects that are identified by `id` stay alive.
-        self._kept: list[Any] = []
-
-    def of(self, module: nn.Module) -> Hashable:
-        """Return a value that is equal for modules that compute the same on the same inputs."""
-        if id(module) not in self._modules:
-            self._kept.append(module)
-            # A cycle of modules ends here.
-            self._modules[id(module)] = ("itself", len(self._modules))
-            attributes = [
-                (name, self.of_value(value))
-                for name, value in sorted(vars(module).items())
-                # NNI makes an empty list of mutables when it is asked for one.
-                if name not in _NEEDLESS and (name != "_mutables" or value)
-            ]
-            tensors = [
-                (name, None if tensor is None else (tuple(tensor.shape), tensor.dtype))
-                for store in (module._parameters, module._buffers)
-                for name, tensor in store.items()
-            ]
-            parts = [(name, None if part is None else self.of(part)) for name, part in module._modules.items()]
-            whole = (type(module), tuple(attributes), tuple(tensors), tuple(parts))
-            # A number instead, so that keys stay short however deep the module is.
-            self._modules[id(module)] = self._numbers.setdefault(whole, len(self._numbers))
-        return self._modules[id(module)]
-
-    def of_value(self, value: Any) -> Hashable:
-        """Return the same for an attribute or argument."""
-        if value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device)):
-            return type(value).__name__, value
-        if isinstance(value, (list, tuple, set, frozenset)):
-            return type(value).__name__, tuple(self.of_value(item) for item in value)
-        if isinstance(value, Mapping):
-            return "mapping", tuple((str(name), self.of_value(item)) for name, item in value.items())
-        if isinstance(value, nn.Module):
-            return "module", self.of(value)
-        if isinstance(value, torch.Tensor):
-            return "tensor", tuple(value.shape), str(value.dtype)
-        if isinstance(value, LabeledMutable):
-            return "mutable", repr(value)
-        if isinstance(value, label_scope):
-            return "scope", value.name
-        if isinstance(value, functools.partial):
-            return "partial", self.of_value(value.func), self.of_value(value.args), self.of_value(value.keywords)
-        if isinstance(value, types.MethodType) and isinstance(value.__self__, CellBuilder):
-            # Nothing else of the builder of NNI's own cells goes into an operator.
-            return (
-                "builder",
-                value.__func__.__qualname__,
-                value.__self__.drop_path_prob,
-                value.__self__.num_predecessors,
-            )
-        if isinstance(value, types.MethodType):
-            return "method", value.__func__.__qualname__, self._identity(value.__self__)
-        return self._identity(value)
-
-    def _identity(self, value: Any) -> Hashable:
-        self._kept.append(value)
-        return "object", id(value)

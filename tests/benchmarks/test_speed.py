@@ -21,7 +21,7 @@ import torch
 
 from nni_latency import FBNet, FBNetSpace, LatencyPenalty, LatencyProfiler, LookupTable, TableEstimator
 from nni_latency.nas import FBNetLoss
-from nni_latency.tables import LayerPair
+from nni_latency.tables import LayerPair, Residency
 
 
 def _costs(space: FBNetSpace) -> dict[str, dict[str, float]]:
@@ -74,6 +74,13 @@ def test_profile_with_pairs(benchmark: Any, sample: dict[str, str]) -> None:
 
 
 @pytest.mark.benchmark(group="profile of one sample")
+def test_profile_with_pairs_and_residency(benchmark: Any, sample: dict[str, str]) -> None:
+    space = FBNetSpace()
+    table = replace(_paired(space), residency=Residency(0.2, 0.01))
+    assert benchmark(LatencyProfiler(space, latency_estimator=table).profile, sample) > 0
+
+
+@pytest.mark.benchmark(group="profile of one sample")
 def test_profile_nni_expression(benchmark: Any, profiler: LatencyProfiler, sample: dict[str, str]) -> None:
     assert benchmark(profiler.expression.evaluate, sample) == pytest.approx(profiler.profile(sample))
 
@@ -97,9 +104,10 @@ def test_penalty_ours(benchmark: Any, strategy: FBNet) -> None:
 
 
 @pytest.mark.benchmark(group="penalty step, forward and backward, 22 x 9")
-def test_penalty_with_pairs(benchmark: Any) -> None:
+@pytest.mark.parametrize("residency", [None, Residency(0.2, 0.01)], ids=["sum", "residency"])
+def test_penalty_with_pairs(benchmark: Any, residency: Residency | None) -> None:
     space = FBNetSpace()
-    strategy = FBNet(_paired(space))
+    strategy = FBNet(replace(_paired(space), residency=residency))
     strategy.mutate_model(space)
     benchmark(_step, LatencyPenalty(strategy.profiler, 0.012), {}, torch.tensor(2.0))
 

@@ -7,13 +7,26 @@ from collections import Counter
 
 import pytest
 import torch
+from torch import nn
 
 from nni_latency.estimators import TableEstimator
+from nni_latency.imports import quiet_nni
 from nni_latency.nas import LatencyProfiler, expected_cost
 from nni_latency.operators import trace
 from nni_latency.platforms import Platform
-from nni_latency.spaces import draw_samples, hub_space, network_of, operators_of_space, reference_of
+from nni_latency.spaces import (
+    TooManyChoicesError,
+    draw_samples,
+    hub_space,
+    network_of,
+    operators_of_space,
+    reference_of,
+)
 from nni_latency.tables import Entry, LookupTable
+
+with quiet_nni():
+    import nni
+    from nni.nas.nn.pytorch import Cell, InputChoice, LayerChoice, ModelSpace, MutableConv2d, Repeat
 
 TORCH, COMPILED = Platform("paper", "torch"), Platform("paper", "onnxruntime")
 
@@ -39,6 +52,196 @@ def _samples(space):
                 allowed = normal if kind == "normal" else reduce
                 sample[label] = [place if place > 1 else allowed[place % len(allowed)] for place in chosen]
         yield sample
+
+
+def _choice(label, *more):
+    """Return a choice of layers whose operators all differ."""
+    kernels = {f"k{size}": nn.Conv2d(8, 8, size, padding=size // 2) for size in (1, 3, 5)}
+    return LayerChoice({**kernels, **{type(module).__name__: module for module in more}}, label=label)
+
+
+class Branches(ModelSpace):
+    """Some of three branches, the last of which starts from the second, and functions on them."""
+
+    def __init__(self, n_chosen=1, reduction="sum"):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.first, self.second, self.third = (_choice(label) for label in ("first", "second", "third"))
+        self.source = InputChoice(4, n_chosen, reduction, label="source")
+
+    def forward(self, inputs):
+        features = self.stem(inputs)
+        first, second = self.first(features), torch.tanh(self.second(features))
+        third = self.third(second)
+        return self.source([features, torch.sigmoid(first), second, third])
+
+
+class Levels(ModelSpace):
+    """A searched backbone that returns a list, in which later layers may be in vain."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = Backbone()
+        self.level = InputChoice(3, 1, label="level")
+
+    def forward(self, inputs):
+        return self.level(self.backbone(inputs)).mean((2, 3))
+
+
+class Backbone(nn.Module):
+    """Levels of features: a plain module with two results, a choice, and layers of a searched width and depth."""
+
+    def __init__(self):
+        super().__init__()
+        width = nni.choice("width", [4, 8])
+        self.stems = Stems()
+        self.layer = _choice("layer", Ignoring())
+        self.wide = nn.Sequential(MutableConv2d(8, width, 3, padding=1), MutableConv2d(width, 8, 1))
+        self.deep = Repeat(lambda _: nn.Conv2d(8, 8, 3, padding=1), (0, 2), label="depth")
+
+    def forward(self, inputs):
+        one, other = self.stems(inputs)
+        return [self.layer(one), self.deep(self.wide(other)), other]
+
+
+class Stems(nn.Module):
+    """Two convolutions with a result each."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 5, padding=2)
+
+    def forward(self, inputs):
+        return self.one(inputs), self.other(inputs)
+
+
+class Ignoring(nn.Module):
+    """A convolution whose result nothing takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 7, padding=3)
+
+    def forward(self, inputs):
+        self.conv(inputs)
+        return torch.exp(inputs)
+
+
+class InPlace(ModelSpace):
+    """Activations that change what others take, too: alone, in a candidate, and in a plain module."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.act = nn.ReLU(inplace=True)
+        self.layer = _choice("layer", nn.Hardswish(inplace=True))
+        self.plain = nn.Sequential(nn.SiLU(inplace=True), nn.Conv2d(8, 8, 3, padding=1))
+        self.source = InputChoice(3, 1, label="source")
+
+    def forward(self, inputs):
+        features = self.stem(inputs)
+        self.act(features)
+        layer = self.layer(features)
+        return self.source([layer + 1, self.plain(features), features])
+
+
+class Assigned(ModelSpace):
+    """A result that is assigned to a part of another one cannot be followed: it counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.part = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 1)
+        self.layer = _choice("layer")
+        self.source = InputChoice(2, 1, label="source")
+
+    def forward(self, inputs):
+        features = self.stem(inputs)
+        features[:, :4] = self.part(inputs)[:, :4]
+        return self.source([features, self.layer(torch.tanh(features))])
+
+
+class Cells(ModelSpace):
+    """Cells of NNI outside of its hub, of which a later one may leave out the one before."""
+
+    def __init__(self, merge_op="all"):
+        super().__init__()
+        self.stems = Stems()
+        kernels = [nn.Conv2d(8, 8, size, padding=size // 2) for size in (1, 3, 5)]
+        self.cells = nn.ModuleList(
+            Cell(kernels, 2, 1, 2, merge_op, preprocessor=Squeezes(), label=f"cell{number}")
+            for number in range(1 if merge_op == "loose_end" else 3)
+        )
+
+    def forward(self, inputs):
+        before, last = self.stems(inputs)
+        for cell in self.cells:
+            before, last = last, cell([before, last])
+        return last.mean((2, 3))
+
+
+class Dense(ModelSpace):
+    """Layers that each take the result of one of the four before them."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.layers = nn.ModuleList(_choice(f"layer{number}") for number in range(12))
+        self.sources = nn.ModuleList(InputChoice(min(number, 4), 1, label=f"source{number}") for number in range(2, 13))
+
+    def forward(self, inputs):
+        results = [self.layers[0](self.stem(inputs))]
+        results.append(self.layers[1](results[0]))
+        for layer, source in zip(self.layers[2:], self.sources, strict=False):
+            results.append(layer(source(results[-4:])))
+        return self.sources[-1](results[-4:])
+
+
+class Keeping(ModelSpace):
+    """A layer that takes what an earlier one has kept, not what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.earlier = Keeper()
+        self.later = Taker(self.earlier)
+        self.source = InputChoice(2, 1, label="source")
+
+    def forward(self, inputs):
+        features = self.earlier(inputs)
+        return self.source([features, self.later(features)])
+
+
+class Keeper(nn.Module):
+    """Keeps a tensor for another module."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.layer = nn.Conv2d(3, 8, 3, padding=1), _choice("earlier")
+
+    def forward(self, inputs):
+        self.kept = self.stem(inputs)
+        return self.layer(self.kept)
+
+
+class Taker(nn.Module):
+    """Takes what another module has kept."""
+
+    def __init__(self, keeper):
+        super().__init__()
+        self.keeper, self.layer = [keeper], _choice("later")
+
+    def forward(self, inputs):
+        return self.layer(self.keeper[0].kept + inputs)
+
+
+class Squeezes(nn.Module):
+    """What a cell does to the results of the two before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.squeeze = nn.ModuleDict({str(size): nn.Conv2d(size, 8, 1) for size in (8, 16)})
+
+    def forward(self, given):
+        return [torch.relu(self.squeeze[str(item.shape[1])](item)) for item in given]
 
 
 def _estimate(estimator, space, sample, inputs):
@@ -72,6 +275,69 @@ def test_profile_counts_what_the_platform_executes(name, arguments):
         saved.append(costs[0] - costs[1])
     assert saved[0] >= -1e-12
     assert min(saved[1:]) > 1e-4
+
+
+@pytest.mark.parametrize("by", ["module", "graph"])
+@pytest.mark.parametrize(
+    ("make", "n", "saves"),
+    [
+        (Branches, 30, 30),
+        (lambda: Branches(2, "concat"), 30, 20),
+        (lambda: Branches(2, "none"), 30, 20),
+        (lambda: Branches(3, "mean"), 30, 10),
+        (Levels, 30, 30),
+        (InPlace, 12, 12),
+        (Assigned, 6, 3),
+        (Cells, 30, 10),
+        (lambda: Cells("loose_end"), 30, 10),
+    ],
+    ids=["one", "two", "list", "three", "levels", "in place", "assigned", "cells", "loose ends"],
+)
+def test_operators_of_an_own_space_are_those_that_the_platform_executes(make, n, saves, by):
+    space, inputs = make(), torch.zeros(1, 3, 16, 16)
+    everything, executed = (operators_of_space(space, inputs, by, runs_unused=unused) for unused in (True, False))
+    fewer = 0
+    for sample in draw_samples(space, n):
+        graph = trace(space.freeze(sample), inputs, by)
+        assert everything.operators_of(sample) == Counter(item.op for item in graph.operators)
+        used = Counter(item.op for item in graph.without_unused().operators)
+        assert executed.operators_of(sample) == used
+        fewer += used.total() < len(graph.operators)
+    assert fewer >= saves
+
+
+@pytest.mark.parametrize("make", [Branches, lambda: Branches(2), Levels, InPlace, Cells])
+def test_profile_of_an_own_space_counts_what_the_platform_executes(make):
+    space, inputs = make(), torch.zeros(1, 3, 16, 16)
+    for platform in (TORCH, COMPILED):
+        estimator = _estimator(space, inputs, platform)
+        profiler = LatencyProfiler(space, inputs, latency_estimator=estimator)
+        for sample in draw_samples(space, 12):
+            slow = estimator.estimate(space.freeze(sample), inputs).value
+            assert profiler.profile(sample) == pytest.approx(slow, rel=1e-12)
+
+
+def test_a_module_that_takes_what_another_one_has_kept_is_refused():
+    space, inputs = Keeping(), torch.zeros(1, 3, 16, 16)
+    assert operators_of_space(space, inputs).parts
+    with pytest.raises(TooManyChoicesError, match="a module takes what another one has kept"):
+        operators_of_space(space, inputs, runs_unused=False)
+
+
+def test_a_space_of_too_many_uses_is_profiled_network_by_network():
+    space, inputs = Dense(), torch.zeros(1, 3, 16, 16)
+    estimator = _estimator(space, inputs, COMPILED)
+    with pytest.warns(UserWarning, match="combinations of layer1, source2, .*Every network is therefore built"):
+        profiler = LatencyProfiler(space, inputs, latency_estimator=estimator)
+    for sample in draw_samples(space, 3):
+        assert profiler.profile(sample) == estimator.estimate(space.freeze(sample), inputs).value
+
+
+def test_one_of_some_inputs_needs_no_other():
+    space, inputs = Branches(2), torch.zeros(1, 3, 16, 16)
+    sample = {"first": "k1", "second": "k3", "third": "k5", "source": [0, 1]}
+    graph = trace(space.freeze(sample), inputs).without_unused()
+    assert [item.name for item in graph.operators] == ["stem", "first", "sigmoid", "source"]
 
 
 def test_functions_on_which_no_output_depends_are_left_out():
