@@ -46,6 +46,14 @@ def test_write_atomically_gives_the_usual_permissions(tmp_path):
     assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+def test_write_atomically_gives_the_permissions_that_are_asked_for_from_the_start(tmp_path, monkeypatch):
+    modes = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: modes.append(os.fstat(descriptor).st_mode & 0o777))
+    (tmp_path / "a.json").touch(0o644)
+    write_atomically(tmp_path / "a.json", "1", 0o600)
+    assert [*modes, (tmp_path / "a.json").stat().st_mode & 0o777] == [0o600, 0o600]
+
+
 def test_write_atomically_follows_a_link(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link.json").symlink_to(Path("folder") / "real.json")
