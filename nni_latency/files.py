@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import secrets
@@ -176,6 +177,19 @@ def replacing(path: Path, mode: int = _ANYBODY) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, and what an interrupted writing of it left beside it.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which need not exist. A link is followed, and stays one.
+    """
+    real = Path(os.path.realpath(path))
+    for file in (real, *real.parent.glob(f".{glob.escape(real.name)}.{'[0-9a-f]' * 8}")):
+        file.unlink(missing_ok=True)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
