@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import secrets
@@ -36,6 +37,9 @@ CACHE_VARIABLE = "NNI_LATENCY_CACHE"
 
 #: Letters of what a parser says of a file at most.
 _LONGEST_REASON = 300
+
+#: Permissions of a file that are not restricted, except by the umask.
+_ANYBODY = 0o666
 
 #: How often a lock is tried again while it is waited for [s].
 _PATIENCE = 0.05
@@ -110,7 +114,7 @@ def naming(path: str | Path) -> Iterator[None]:
         raise type(error)(f"In {str(path)!r}: {error}") from error
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, mode: int = _ANYBODY) -> None:
     """Write a file whole or not at all: beside its place first, then moved over it.
 
     Parameters
@@ -119,6 +123,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         Where the file belongs. Its folder is made if need be.
     content : str or bytes
         What it holds; text is UTF-8.
+    mode : int, default=0o666
+        Permissions, without those that the umask of the process takes away; never wider, not even while it is written.
 
     Raises
     ------
@@ -126,18 +132,20 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         If the folder or the file cannot be written. An older file then stays as it was.
     """
     data = content.encode() if isinstance(content, str) else content
-    with replacing(path) as temporary:
+    with replacing(path, mode) as temporary:
         temporary.write_bytes(data)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, mode: int = _ANYBODY) -> Iterator[Path]:
     """Write a file of any size whole or not at all: what is yielded is moved over it in the end, unless it fails.
 
     Parameters
     ----------
     path : Path
         Where the file belongs. Its folder is made if need be.
+    mode : int, default=0o666
+        As for `write_atomically`.
 
     Yields
     ------
@@ -154,13 +162,13 @@ def replacing(path: Path) -> Iterator[Path]:
         # A link is followed, and stays one.
         real = Path(os.path.realpath(path))
         real.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _new_beside(real)
-        mode = stat.S_IMODE(temporary.stat().st_mode)
+        temporary = _new_beside(real, mode)
+        given = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         # What wrote it may have put a file of its own in its place, as safetensors does.
-        temporary.chmod(mode)
+        temporary.chmod(given)
         temporary.replace(real)
     except LatencyError:
         raise
@@ -169,6 +177,19 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, and what an interrupted writing of it left beside it.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which need not exist. A link is followed, and stays one.
+    """
+    real = Path(os.path.realpath(path))
+    for file in (real, *real.parent.glob(f".{glob.escape(real.name)}.{'[0-9a-f]' * 8}")):
+        file.unlink(missing_ok=True)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
@@ -373,10 +394,10 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _new_beside(path: Path) -> Path:
-    """Make an empty file beside another one, with the permissions of any new file."""
+def _new_beside(path: Path, mode: int) -> Path:
+    """Make an empty file beside another one."""
     while True:
         made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with contextlib.suppress(FileExistsError):
-            made.touch(exist_ok=False)
+            made.touch(mode, exist_ok=False)
             return made

@@ -96,6 +96,17 @@ def format_percent(ratio: float, *, signed: bool = False) -> str:
     return f"{round(ratio * 100, 1) + 0.0:{'+' if signed else ''}.1f} %"
 
 
+def format_rank_correlation(value: float, digits: int = 3) -> str:
+    """Format a rank correlation; for nan, say why there is none.
+
+    >>> format_rank_correlation(0.98765), format_rank_correlation(math.nan)
+    ('0.988', 'none (fewer than three values, or all equal)')
+    """
+    if math.isnan(value):
+        return "none (fewer than three values, or all equal)"
+    return f"{value:.{digits}f}"
+
+
 def whole_number(text: str) -> int | None:
     """Return a whole number >= 0 that is written in digits, up to 18 of them; None for any other text.
 

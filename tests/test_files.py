@@ -18,6 +18,7 @@ from nni_latency.files import (
     check_writable,
     locked,
     make_private,
+    remove,
     replacing,
     reserved,
     write_atomically,
@@ -44,6 +45,14 @@ def test_write_atomically_gives_the_usual_permissions(tmp_path):
     (tmp_path / "plain").touch()
     write_atomically(tmp_path / "a.json", "1")
     assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_write_atomically_gives_the_permissions_that_are_asked_for_from_the_start(tmp_path, monkeypatch):
+    modes = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: modes.append(os.fstat(descriptor).st_mode & 0o777))
+    (tmp_path / "a.json").touch(0o644)
+    write_atomically(tmp_path / "a.json", "1", 0o600)
+    assert [*modes, (tmp_path / "a.json").stat().st_mode & 0o777] == [0o600, 0o600]
 
 
 def test_write_atomically_follows_a_link(tmp_path):
@@ -105,6 +114,26 @@ def test_write_atomically_refuses_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"Cannot write"):
         write_atomically(tmp_path / "file" / "a.json", "1")
+
+
+def test_remove_removes_a_file_and_what_was_left_of_it_beside_what_a_link_leads_to(tmp_path):
+    folder, link = tmp_path / "folder", tmp_path / "link[1].json"
+    folder.mkdir()
+    link.symlink_to(folder / "real[1].json")
+    with replacing(link) as temporary:
+        temporary.with_name(f"{temporary.name[:-8]}0123abcd").touch()
+    others = [folder / name for name in (".real[1].json.lock", ".real1.json.0123abcd", "real[1].json.0123abcd")]
+    for other in others:
+        other.touch()
+    for _ in range(2):
+        remove(link)
+        assert sorted(folder.iterdir()) == sorted(others)
+    assert link.is_symlink()
+
+
+def test_remove_takes_what_is_not_there(tmp_path):
+    remove(tmp_path / "none" / "a.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_check_writable_leaves_no_trace(tmp_path):

@@ -16,7 +16,7 @@ import nni_latency.tables as tables
 from nni_latency.cli._console import named, print_lines, remarks
 from nni_latency.cli._outputs import OutputFile
 from nni_latency.cli._report import Column, Grid, Pairs, Report, ReportingCommand, print_report
-from nni_latency.units import format_percent, number_of
+from nni_latency.units import format_percent, format_rank_correlation, number_of
 
 
 @click.command("diff", cls=ReportingCommand)
@@ -58,7 +58,7 @@ def _summary(comparison: tables.TableComparison) -> dict[str, str]:
         "median ratio": f"{comparison.ratio:.4g}",
         "spread": f"90 % of the ratios within {format_percent(comparison.spread)} of the median",
         **({} if math.isnan(share) else {"agreement": within}),
-        "Spearman": f"{comparison.spearman:.4f}",
+        "Spearman": format_rank_correlation(comparison.spearman, 4),
     }
 
 

@@ -24,7 +24,7 @@ from nni_latency.cli._space_options import SpaceArguments
 from nni_latency.errors import InvalidValueError
 from nni_latency.files import is_file, naming, write_atomically
 from nni_latency.platforms import Platform
-from nni_latency.units import format_percent, format_seconds, number_of
+from nni_latency.units import format_percent, format_rank_correlation, format_seconds, number_of
 
 
 class _Series(NamedTuple):
@@ -209,7 +209,7 @@ def _report(
         values, low, high = estimator.predict_interval(indices[others])
         scores, truth = estimators.score(values, target[others]), target[others]
         console.print(
-            f"On {number_of(scores.n, 'other network')}: Spearman {scores.spearman:.3f}, MAPE "
+            f"On {number_of(scores.n, 'other network')}: Spearman {format_rank_correlation(scores.spearman)}, MAPE "
             f"{format_percent(scores.mape)}, within 10 % {format_percent(scores.within10)}, inside the interval "
             f"{format_percent(float(np.mean((truth >= low) & (truth <= high))))}"
         )

@@ -18,7 +18,7 @@ from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.cli._search_document import SearchDocument
 from nni_latency.cli._table_report import table_pairs
 from nni_latency.errors import listed
-from nni_latency.units import format_metric, format_percent, format_seconds, number_of
+from nni_latency.units import format_metric, format_percent, format_rank_correlation, format_seconds, number_of
 
 #: Networks of which the error is shown.
 _WORST = 6
@@ -194,7 +194,8 @@ def _scores(found: validation.Validation) -> Grid:
     ]
     percent = {"MAPE": "mape", "RMSPE": "rmspe", "bias": "bias", "within 5 %": "within5", "within 10 %": "within10"}
     columns = [Column(header, key, partial(format_percent, signed=key == "bias")) for header, key in percent.items()]
-    return Grid(rows, [Column("", "name"), *columns, Column("Spearman", "spearman", "{:.4f}".format)])
+    ranks = Column("Spearman", "spearman", partial(format_rank_correlation, digits=4))
+    return Grid(rows, [Column("", "name"), *columns, ranks])
 
 
 def search_report(found: SearchDocument) -> Report:

@@ -24,6 +24,9 @@ _LARGEST_TABLE = 4096
 #: Random networks from which coordinate descent starts.
 _STARTS = 3
 
+#: Random samples at most among which they are looked for.
+_TRIES = 10_000
+
 _CLASH = "its choices do not go together"
 
 
@@ -252,18 +255,31 @@ class GroupedCost(ChoiceCost):
 
     @cached_property
     def range(self) -> tuple[float, float]:
-        """Costs of the cheapest and the most expensive network found by coordinate descent."""
+        """Costs of the cheapest and the most expensive network found by coordinate descent.
+
+        Raises
+        ------
+        InvalidValueError
+            If none of 10,000 random samples is a network.
+        """
         ends = [self._extreme(sign) for sign in (1.0, -1.0)]
         return ends[0], ends[1]
 
     def _extreme(self, sign: float) -> float:
         generator = np.random.default_rng(0)
         found: list[float] = []
-        while len(found) < _STARTS:
+        for _ in range(_TRIES):
             sample = {label: values[generator.integers(len(values))] for label, values in self.choices.items()}
             cost = sign * self._cost_or_worst(sample, sign)
             if math.isfinite(cost):
                 found.append(self._descend(sample, cost, sign))
+            if len(found) == _STARTS:
+                break
+        if not found:
+            raise InvalidValueError(
+                f"None of {_TRIES} random samples of the space is a network, so it has no cheapest one. "
+                "The cost of a single sample tells the reason."
+            )
         return sign * min(found)
 
     def _descend(self, sample: dict[str, Any], cost: float, sign: float) -> float:

@@ -18,7 +18,7 @@ from nni_latency.estimators._scores import Scores, score
 from nni_latency.operators import features_of
 from nni_latency.regression import Rows, held_out
 from nni_latency.tables import MeasurePlan, PlanLayer, measure_plan_of, solve_entries
-from nni_latency.units import combination_of, format_percent, with_article
+from nni_latency.units import combination_of, format_percent, format_rank_correlation, with_article
 
 #: Bounds of the default number of networks, which is two per unknown.
 _LEAST, _MOST = 24, 400
@@ -53,7 +53,7 @@ class Distillation:
         return (
             f"a sum in place of whole networks, from {self.n_samples} of them; on others it is off by "
             f"{format_percent(off.mape)} on average and {format_percent(off.worst)} at worst, "
-            f"{format_percent(off.within10)} are within 10 %, Spearman {off.spearman:.3f}"
+            f"{format_percent(off.within10)} are within 10 %, Spearman {format_rank_correlation(off.spearman)}"
         )
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from nni_latency.errors import FileFormatError, MismatchError, OutputError, first_line, listed
-from nni_latency.files import replacing
+from nni_latency.files import remove, replacing
 
 #: Key of the JSON among the metadata of the file, and what the JSON says of itself.
 _KEY, _HEAD = "nni_latency", {"format": "nni_latency.checkpoint", "version": 1}
@@ -126,8 +126,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the file, and what an interrupted writing of it left."""
-        for path in (self.path, *self.path.parent.glob(f".{self.path.name}.*")):
-            path.unlink(missing_ok=True)
+        remove(self.path)
 
     def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         try:

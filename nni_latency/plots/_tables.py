@@ -33,7 +33,7 @@ from nni_latency.plots._canvas import (
     plain,
 )
 from nni_latency.tables import LookupTable, TableComparison
-from nni_latency.units import METRICS, format_percent, number_of
+from nni_latency.units import METRICS, format_percent, format_rank_correlation, number_of
 from nni_latency.validation import NetworkResult, Validation
 
 #: The costliest candidate over the cheapest that has its own colour.
@@ -307,7 +307,8 @@ def _draw_costs(axes: Any, comparison: TableComparison) -> None:
     axes.set_xlabel(f"{comparison.first.platform.id} [{unit}]")
     axes.set_ylabel(f"{comparison.second.platform.id} [{unit}]")
     some = "" if shown.all() else f", without those below 1/{_REACH:.0f} of the costliest"
-    axes.set_title(f"Every candidate{some}; rank correlation (Spearman) {comparison.spearman:.3f}")
+    ranks = format_rank_correlation(comparison.spearman)
+    axes.set_title(f"Every candidate{some}; rank correlation (Spearman) {ranks}")
     plain(axes)
 
 
@@ -395,7 +396,8 @@ def draw_scatter(axes: Any, validation: Validation) -> None:
     axes.set_xlabel(f"measured {validation.metric} [{unit}]")
     axes.set_ylabel(f"predicted {validation.metric} [{unit}]")
     scores = validation.scores
-    axes.set_title(f"{format_percent(scores.within10)} within 10 %; rank correlation (Spearman) {scores.spearman:.3f}")
+    ranks = format_rank_correlation(scores.spearman)
+    axes.set_title(f"{format_percent(scores.within10)} within 10 %; rank correlation (Spearman) {ranks}")
     axes.legend(loc="upper left", title="bands: 5 and 10 %")
     plain(axes)
 

@@ -185,7 +185,10 @@ def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
     """Return an equivalent table with another calibration."""
     ratio = table.calibration / calibration
     factor, pairs = combination_of(table.metric).footing(ratio), tuple(pair.scaled(ratio) for pair in table.pairs)
-    return table if factor == 1 else table.with_entries(lambda entry: entry.scaled(factor), pairs=pairs)
+    networks = tuple(replace(network, entries=factor * network.entries) for network in table.networks)
+    if factor == 1:
+        return table
+    return table.with_entries(lambda entry: entry.scaled(factor), pairs=pairs, networks=networks)
 
 
 def _merged_layer(index: int, tables: Sequence[LookupTable], conflict: Conflict, clashes: list[str]) -> TableLayer:
@@ -309,8 +312,9 @@ def as_throughput(table: LookupTable) -> LookupTable:
     Raises
     ------
     InvalidValueError
-        If the table has another metric.
+        If the table has another metric, or is one of operators.
     """
+    table.check_layers("Throughput")
     if table.metric != "latency":
         raise InvalidValueError(f"Only latencies become throughput. The table is one of {table.metric}.")
     batch = table.batch_size

@@ -36,7 +36,7 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
     Raises
     ------
     InvalidValueError
-        If the metric is not one of these.
+        If the metric is not one of these, or the precision of the platform is none that torch runs modules in.
     MeasurementError
         If a candidate cannot be built or executed.
     """
@@ -44,7 +44,10 @@ def count_table(plan: MeasurePlan, metric: str, platform: Platform) -> LookupTab
         raise InvalidValueError(f"Counted are {' and '.join(COUNTED_METRICS)}. Got {metric!r}.")
     import torch
 
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[platform.precision]
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    if platform.precision not in dtypes:
+        raise InvalidValueError(f"Memory is counted in {', '.join(dtypes)}. The platform is {platform.id}.")
+    dtype = dtypes[platform.precision]
     inputs: Any = torch.empty(plan.input_shape, dtype=dtype, device="meta")
     layers = []
     for layer in plan.layers:

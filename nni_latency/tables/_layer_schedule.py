@@ -285,7 +285,8 @@ class Samples:
         rows = [
             (place, network, parts, whole)
             for place, (_, network, visit) in enumerate(visits)
-            for parts, whole in zip(visit.parts or [[whole] for whole in visit.whole], visit.whole, strict=True)
+            # Of a divided network there may be fewer runs of the whole than of the parts: its time was spent.
+            for parts, whole in zip(visit.parts or [[whole] for whole in visit.whole], visit.whole, strict=False)
         ]
         places, networks, parts, wholes = zip(*rows, strict=True)
         return Runs(

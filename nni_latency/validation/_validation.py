@@ -25,7 +25,7 @@ from nni_latency.estimators import (
 from nni_latency.notebook import Drawn
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
-from nni_latency.units import format_percent, number_of
+from nni_latency.units import format_percent, format_rank_correlation, number_of
 
 #: Metrics measured on whole networks.
 MEASURED = ("latency", "energy", "power")
@@ -151,7 +151,7 @@ class Validation(Drawn):
     def __repr__(self) -> str:
         return (
             f"Validation({self.estimator}, {number_of(self.scores.n, 'network')} on {self.platform.id}: MAPE "
-            f"{format_percent(self.scores.mape)}, Spearman {self.scores.spearman:.3f})"
+            f"{format_percent(self.scores.mape)}, Spearman {format_rank_correlation(self.scores.spearman)})"
         )
 
     @cached_property

@@ -135,6 +135,15 @@ def test_two_tables_are_compared(run, tables):
     assert "only in the first table: layer0:k3_e1, layer2:skip" in run("diff", tables["tiny"], tables["holes"]).stderr
 
 
+def test_ranks_of_two_candidates_are_not_compared(run):
+    LookupTable.from_latencies({"a": ["x", "y"]}, {"a": {"x": 1e-3, "y": 2e-3}}).save("two.json")
+    shown = run("diff", "two.json", "two.json").stdout
+    assert "none (fewer than three values, or all equal)" in shown
+    assert "nan" not in shown
+    content = json.loads(run("diff", "two.json", "two.json", "--format", "json").stdout)
+    assert content["spearman"] is None
+
+
 @pytest.mark.slow
 def test_a_fallback_and_an_ensemble_have_names(run, fails, tables):
     architecture = "k3_e1,k3_e3,skip,k3_e3,k3_e3,k3_e3,k3_e3"

@@ -107,6 +107,12 @@ def test_choices_that_do_not_go_together_are_refused():
     assert cost.range == (1.0, 1.0)
 
 
+def test_a_space_without_networks_has_no_range():
+    cost = GroupedCost(0.0, (CostTable(("a",), np.array([math.nan, math.nan])),), VALUES)
+    with pytest.raises(InvalidValueError, match="None of 10000 random samples of the space is a network"):
+        cost.range  # noqa: B018
+
+
 def test_an_unreachable_target_is_an_error():
     cost = GroupedCost(1.0, (CostTable(("a",), np.array([1.0, 2.0])),), VALUES)
     cost.check_target(2.0)

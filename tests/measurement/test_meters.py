@@ -569,6 +569,28 @@ def test_csv_of_a_line_that_is_no_reading_is_said(logger):
             meter._await(time.perf_counter() + 1.0, "died")
 
 
+def test_csv_reads_lines_that_are_written_in_pieces(tmp_path):
+    path = tmp_path / "plug.csv"
+    path.write_text("time,note,watts\n1,,7.5\n2,,8")
+    meter = CsvMeter(path, offset=0.0)
+    with meter.opened():
+        for piece, found in ((b".5\n3,25 \xc2", [8.5]), (b"\xb0C,9.5\n", [9.5])):
+            with path.open("ab") as file:
+                file.write(piece)
+            assert [watts for _, watts in meter.readings()] == found
+
+
+def test_reading_that_fails_in_any_way_is_said():
+    class Broken(SampledMeter):
+        description = "broken"
+
+        def readings(self):
+            raise KeyError("watts")
+
+    with pytest.raises(MeasurementError, match=r"^broken did not answer: KeyError: 'watts'$"), Broken().session():
+        pass
+
+
 def test_csv_needs_columns_of_time_and_power(tmp_path):
     path = tmp_path / "plug.csv"
     path.write_text("Time (s),Watts\n")

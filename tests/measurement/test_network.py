@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
 from nni_latency import Protocol
 from nni_latency.errors import MeasurementError
-from nni_latency.measurement import measure_network
+from nni_latency.measurement import (
+    Campaign,
+    CampaignHeader,
+    MemoryStore,
+    NetworkSchedule,
+    Subject,
+    measure_network,
+)
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.testing import FakeRuntime
 
@@ -43,3 +52,20 @@ def test_network_is_left_as_it_was():
 def test_network_that_does_not_fit_its_input_is_reported():
     with pytest.raises(MeasurementError, match=r"network cannot be run on .*\.torch\.fp32\.t1"):
         measure_network(nn.Linear(4, 2), (1, 5), TorchEager(), _PROTOCOL)
+
+
+def test_network_that_failed_after_some_rounds_is_an_error_of_the_next_run_too():
+    calls = itertools.count()
+
+    def noise():
+        if next(calls) >= 12:
+            raise RuntimeError("out of memory")
+        return 0.0
+
+    subject, protocol = Subject.of_module(nn.ReLU(), (1, 4)), Protocol(n_warmup=0, rounds=50, half_width=0.0)
+    benches, store = FakeRuntime(lambda op: 0.25, noise=noise).benches(), MemoryStore()
+    header = CampaignHeader("networks", {}, benches.platform, protocol)
+    for said in (r"out of memory\.$", r"out of memory\. This failed in an earlier run"):
+        with store.campaign(header) as log, pytest.raises(MeasurementError, match=said):
+            Campaign(NetworkSchedule([subject], protocol, isolated=False), benches, log).run()
+        assert log.records

@@ -155,3 +155,14 @@ def test_checkpoint_that_cannot_be_written_leaves_the_older_one(checkpoint, monk
     assert checkpoint().state.done == 1
     made.remove()
     assert list(made.path.parent.iterdir()) == []
+
+
+def test_checkpoint_behind_a_link_is_removed_with_what_an_interrupted_writing_left(checkpoint, tmp_path):
+    made, real = checkpoint(), tmp_path / "elsewhere" / "real.safetensors"
+    made.path.parent.mkdir()
+    made.path.symlink_to(real)
+    made.save(SearchState("search", 1, (), {}))
+    (real.parent / ".real.safetensors.0123abcd").touch()
+    made.remove()
+    assert list(real.parent.iterdir()) == []
+    assert checkpoint().state is None

@@ -51,6 +51,11 @@ def test_title_of_a_comparison_says_the_median_ratio_and_its_quartiles(tmp_path)
     assert "Every candidate; rank" in shown
 
 
+def test_title_of_a_comparison_of_two_candidates_says_why_there_is_no_rank_correlation(tmp_path):
+    shown = _written(draw_comparison, compare_tables(_table(1e-3, 2e-3), _table(2e-3, 3e-3)), tmp_path)
+    assert "Every candidate; rank correlation (Spearman) none (fewer than three values, or all equal)" in shown
+
+
 def test_candidates_that_cost_next_to_nothing_are_left_out_of_the_costs_of_a_comparison(tmp_path):
     shown = _written(draw_comparison, compare_tables(_table(1e-9, 2e-3, 4e-3), _table(2e-3, 3e-3, 4e-3)), tmp_path)
     assert "Every candidate, without those below 1/500 of the costliest; rank" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,20 @@ def test_keys_that_several_processes_add_at_once_are_all_kept(tmp_path):
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert sorted(key.name for key in ApiKeys.load(path)) == sorted(f"{a}-{n}" for a in "abc" for n in range(20))
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_keys_are_at_no_moment_readable_by_others(tmp_path, monkeypatch):
+    path, modes = tmp_path / "keys.json", []
+
+    def replace(made, target):
+        modes.append(made.stat().st_mode & 0o777)
+        made.rename(target)
+        modes.append(target.stat().st_mode & 0o777)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with ApiKeys.changing(path, create=True) as keys:
+        keys.add("a", "read")
+    assert modes == [0o600, 0o600]
 
 
 def test_change_that_fails_leaves_the_file_as_it_was(tmp_path):

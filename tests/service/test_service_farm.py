@@ -127,6 +127,37 @@ def test_a_machine_that_is_back_by_the_next_look_is_taken():
     machines.close()
 
 
+class _Failing(_Moving):
+    """A remote that fails in ways that its interface does not know until it is mended, and each time it is closed."""
+
+    reasons = ("first", "first", "second")
+
+    def __init__(self):
+        super().__init__()
+        self.asked = 0
+
+    def runtimes(self):
+        self.asked += 1
+        if 1 < self.asked <= 1 + len(self.reasons):
+            raise TypeError(self.reasons[self.asked - 2])
+        return [self.device]
+
+    def close(self):
+        raise OSError("no line")
+
+
+def test_machines_that_fail_are_asked_again_and_each_reason_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setattr("nni_latency_service.query._machines._INTERVAL", 0.01)
+    remote = _Failing()
+    machines = RemoteMachines(lambda: remote)
+    wait_until(lambda: "answer again" in caplog.text and machines.platforms())
+    assert [platform.id for platform in machines.platforms()] == [_PLATFORM]
+    machines.close()
+    said = [record.message for record in caplog.records if "disconnected" not in record.message]
+    assert said == ["TypeError: first", "TypeError: second", "The other machines answer again."]
+    assert "could not be disconnected: OSError: no line" in caplog.text
+
+
 def test_a_look_at_machines_that_are_closed_meanwhile_fails_silently(monkeypatch):
     monkeypatch.setattr("nni_latency_service.query._machines._INTERVAL", 0.01)
     remote, before = _Moving(), set(threading.enumerate())

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 from nni_latency.errors import InvalidValueError, MismatchError, UnknownNameError
 from nni_latency.estimators import TableEstimator
+from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
 from nni_latency.tables import (
     Entry,
     LookupTable,
+    MeasuredNetwork,
     Residency,
     SpaceReference,
     TableLayer,
+    as_throughput,
     compare_tables,
     fold_calibration,
     merge_tables,
@@ -65,6 +68,19 @@ def test_folding_the_calibration_changes_no_network(metric, costs):
     folded = fold_calibration(table)
     assert folded.calibration == 1
     assert TableEstimator(folded).predict(_ALL) == pytest.approx(TableEstimator(table).predict(_ALL))
+
+
+def test_folding_the_calibration_of_operators_keeps_the_sums_of_networks():
+    networks = (MeasuredNetwork(3.0, 3.0, 3.0, sample={}, entries=2.0),)
+    entry = Entry(2.0, 2.0, 2.0, op=OpSpec.of("relu", [(1, 8)]))
+    space, platform = SpaceReference("operators"), Platform("a", "b")
+    table = LookupTable(
+        space=space, platform=platform, input_shape=(1,), operators=(entry,), networks=networks, calibration=1.5
+    )
+    folded = fold_calibration(table)
+    assert [network.entries for network in folded.networks] == [entry.value for entry in folded.operators] == [3.0]
+    with pytest.raises(InvalidValueError, match="Throughput needs a table with the layers of a space"):
+        as_throughput(table)
 
 
 def test_scaling_keeps_the_record():

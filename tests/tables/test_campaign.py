@@ -11,7 +11,7 @@ import pytest
 from building import LATENCIES, PROTOCOL, Stopped, build, choice_runtime, make_plan, rounds_of, store_of, values
 
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.measurement import Protocol, fewest_samples
+from nni_latency.measurement import Protocol, fewest_samples, time_chain
 from nni_latency.tables import LookupTable, build_table
 from nni_latency.testing import FakeClock, FakeRuntime, fake_plan
 
@@ -34,6 +34,28 @@ def _noisy(clock, seed=0):
     """Return what a candidate does whose time is anything from once to three times a second."""
     generator = random.Random(seed)
     return lambda: clock.advance(2.0 * generator.random())
+
+
+class _DividingRuntime(FakeRuntime):
+    """A runtime that compiles a chain to one network, and returns the times of its parts."""
+
+    divides = True
+
+    def join(self, stages, value):
+        return lambda value: [self._times(stages, value)]
+
+    def divide(self, stage, value, runs):
+        return [stage(value)[0] for _ in range(runs)]
+
+    def _times(self, stages, value):
+        return time_chain(stages, value, self.clock)
+
+
+def test_networks_whose_time_is_spent_before_all_runs_of_the_whole_have_entries(tmp_path):
+    plan, by_op_key = fake_plan({"a": {"x": 1.0, "y": 2.0}, "b": {"x": 3.0, "y": 4.0}})
+    protocol = Protocol(n_warmup=0, n_run=5, rounds=4, time_budget=1e9, max_measure_execution_time=10.0)
+    table = build_table(plan, _DividingRuntime(by_op_key), protocol, tmp_path / "t.json", store="memory")
+    assert values(table) == {"a": {"x": 1.0, "y": 2.0}, "b": {"x": 3.0, "y": 4.0}}
 
 
 # Early end

@@ -189,6 +189,13 @@ def test_networks_that_all_fail_are_an_error(measure):
         measure(runtime=_broken_runtime("conv"))
 
 
+def test_networks_that_fail_are_not_waited_for(measure):
+    seen, protocol = [], dataclasses.replace(PROTOCOL, rounds=200)
+    found = measure(protocol=protocol, runtime=_broken_runtime("large"), on_progress=seen.append)
+    assert list(found.failures) == ["heavy"]
+    assert (len(found.drift), seen[-1].unsettled) == (13, 0)
+
+
 def test_no_network_is_refused(measure):
     with pytest.raises(InvalidValueError, match=r"There is no network to measure"):
         measure({})

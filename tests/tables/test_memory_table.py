@@ -125,6 +125,12 @@ def test_counted_table_saves_and_loads(tmp_path, parameters, activations, metric
     assert LookupTable.load(table.save(tmp_path / "t.json")) == table
 
 
+def test_counting_takes_the_precisions_of_torch(space):
+    platform = dataclasses.replace(_PLATFORM, precision="int8")
+    with pytest.raises(InvalidValueError, match=r"Memory is counted in fp32, bf16, fp16\. The platform is .*\.int8\."):
+        count_table(space.measure_plan(), "parameter_memory", platform)
+
+
 def test_counting_takes_the_metrics_that_can_be_counted(space):
     with pytest.raises(InvalidValueError, match=r"Counted are parameter_memory and activation_memory\. Got 'latency'"):
         count_table(space.measure_plan(), "latency", _PLATFORM)

@@ -272,6 +272,7 @@ def test_content_has_null_for_what_could_not_be_computed(table, tmp_path):
     two = dict(list(draw_networks(_PLAN, 2).items())[:2])
     validation = validate(TableEstimator(table), _PLAN, _measure(tmp_path, two))
     assert math.isnan(validation.scores.spearman)
+    assert repr(validation).endswith("Spearman none (fewer than three values, or all equal))")
     content = validation_content(validation)
     assert content["scores"]["spearman"] is None
     assert "NaN" not in json.dumps(content)

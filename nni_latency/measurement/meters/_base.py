@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError
+from nni_latency.errors import InvalidValueError, LatencyError, MeasurementError, reason_of
 from nni_latency.measurement._meter import Meter, WindowLostError
 from nni_latency.units import format_seconds
 
@@ -213,7 +213,7 @@ class SampledMeter(_EnergyMeter):
         self.every = every
         self._readings: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         self._begin = 0.0
-        self._failure: LatencyError | None = None
+        self._failure: Exception | None = None
 
     @abstractmethod
     def readings(self) -> Sequence[tuple[float, float]]:
@@ -254,7 +254,7 @@ class SampledMeter(_EnergyMeter):
         while not over.is_set():
             try:
                 self._readings.extend(self.readings())
-            except LatencyError as error:
+            except Exception as error:  # meters of plugins raise anything
                 self._failure = error
                 return
             over.wait(self.every)
@@ -267,7 +267,9 @@ class SampledMeter(_EnergyMeter):
         until = time.perf_counter() + max(self.patience, 5 * self.period)
         while not (self._readings and self._readings[-1][0] >= moment):
             if self._failure is not None:
-                raise MeasurementError(f"{self.description} {what}: {self._failure}") from self._failure
+                known = isinstance(self._failure, LatencyError)
+                reason = str(self._failure) if known else reason_of(self._failure)
+                raise MeasurementError(f"{self.description} {what}: {reason}") from self._failure
             if time.perf_counter() > until:
                 raise MeasurementError(
                     f"{self.description} {what}: there was no reading for "

@@ -135,8 +135,9 @@ class CsvMeter(SampledMeter):
         with self._file() as file:
             header = file.readline()
             self._columns = columns_of(header, str(self.path))
-            file.seek(0, os.SEEK_END)
-            self._read, self._rest = file.tell(), ""
+            # Programs write in blocks, so the last line may be continued.
+            *_, self._rest = file.read().split("\n")
+            self._read = file.tell()
         if self.offset is None and time.time() > self._aligned + _KEPT:
             self.offset_ = self._align()
             self._aligned = time.time()
@@ -171,7 +172,8 @@ class CsvMeter(SampledMeter):
     @contextlib.contextmanager
     def _file(self) -> Iterator[TextIO]:
         try:
-            with self.path.open(encoding="utf-8", newline="") as file:
+            # The last character may be cut off, too.
+            with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
                 yield file
         except OSError as error:
             raise MeasurementError(f"{self.path} cannot be read any more: {error}") from error

@@ -235,7 +235,8 @@ def odd_layers(table: tables.LookupTable) -> list[str]:
     known = any(entry.features is not None for entry in table.entries)
     efforts: dict[str, list[float]] = {}
     for (layer, name), entry in table.places():
-        if layer not in fixed and (_counts(entry) if known else True):
+        # A layer may cost nothing, as one without parameters does.
+        if layer not in fixed and entry.value > 0 and (_counts(entry) if known else True):
             efforts.setdefault(name if table.operators else layer, []).append(_effort(entry))
     if len(efforts) < 3:
         return []

@@ -27,6 +27,9 @@ _BYTES = 32
 
 _PREFIX = "nnil_"
 
+#: Permissions of a key file.
+_OWNER_ONLY = 0o600
+
 #: How long a change waits for the lock of another process [s].
 _PATIENCE = 30.0
 
@@ -143,8 +146,7 @@ class ApiKeys:
         content = {**_FORMAT.head, "keys": [vars(key) for key in self]}
         with _FORMAT.writable(str(target)):
             _FORMAT.check_content(content)
-        write_atomically(target, json.dumps(content, indent=2) + "\n")
-        target.chmod(0o600)
+        write_atomically(target, json.dumps(content, indent=2) + "\n", _OWNER_ONLY)
 
     def __iter__(self) -> Iterator[ApiKey]:
         """Iterate over the keys in order of addition."""

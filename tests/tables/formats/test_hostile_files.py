@@ -312,6 +312,12 @@ def test_counts_of_bytes_may_be_zero(tmp_path):
     assert table["a"]["x"].value == 0
 
 
+def test_layers_may_cost_no_bytes(tmp_path):
+    (tmp_path / "t.csv").write_text("layer,choice,value\na,x,0\nb,x,1\nc,x,2\nd,x,3\n")
+    table = import_table(tmp_path / "t.csv", unit="kB", metric="parameter_memory").table
+    assert [table[layer]["x"].value for layer in table] == [0, 1000, 2000, 3000]
+
+
 def test_the_unit_must_be_given_where_the_file_does_not_say_it(refused):
     sentence = refused("x y\n1 2\n", unit=None)
     assert "The format 'text' does not say its unit" in sentence

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from nni_latency.errors import LatencyError, RemoteError, UnknownNameError
+from nni_latency.errors import LatencyError, RemoteError, UnknownNameError, reason_of
 from nni_latency.measurement import Benches, Limits, Remote, WorkerState
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.platforms import Platform
@@ -95,6 +95,8 @@ class RemoteMachines:
         self._remote: Remote | None = connect()
         self._platforms: tuple[Platform, ...] = ()
         self._workers: tuple[WorkerState, ...] = ()
+        #: Why they did not answer when they were last asked; empty if they did.
+        self._reason = ""
         self._closed = threading.Event()
         self._looking = threading.Lock()
         self._look()
@@ -142,25 +144,24 @@ class RemoteMachines:
     def _look(self) -> None:
         """Poll the platforms; disconnect from machines that do not answer, and reconnect at the next poll."""
         with self._looking:
-            self._ask()
+            try:
+                self._ask()
+            except Exception as error:  # plugins raise anything, as do requests while the connection is closed
+                reason = str(error) if isinstance(error, LatencyError) else reason_of(error)
+                if reason != self._reason and not self._closed.is_set():
+                    _LOG.warning("%s", reason)
+                self._reason = reason
+                self._leave()
 
     def _ask(self) -> None:
         # `close` may take it away at any moment.
         remote = self._remote
-        try:
-            if remote is None:
-                remote = self._remote = self._connect()
-                _LOG.warning("The other machines answer again.")
-            found, workers = remote.runtimes(), remote.workers()
-        except LatencyError as error:
-            if self._remote is not None and not self._closed.is_set():
-                _LOG.warning("%s", error)
-            self._leave()
-            return
-        except Exception:
-            # Requests fail in many ways while the connection is closed.
-            if not self._closed.is_set():
-                raise
+        if remote is None:
+            remote = self._remote = self._connect()
+        found, workers = remote.runtimes(), remote.workers()
+        if self._reason:
+            _LOG.warning("The other machines answer again.")
+            self._reason = ""
         if self._closed.is_set():
             self._leave()
             return
@@ -175,7 +176,10 @@ class RemoteMachines:
         remote, self._remote = self._remote, None
         self._platforms = self._workers = ()
         if remote is not None:
-            remote.close()
+            try:
+                remote.close()
+            except Exception as error:  # as in `_look`
+                _LOG.warning("The other machines could not be disconnected: %s", reason_of(error))
 
 
 class AllMachines:
