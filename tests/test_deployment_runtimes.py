@@ -111,6 +111,18 @@ def test_runtime_takes_several_inputs_of_any_dtype(profiled):
     assert [item.shape for item in results] == [(2, 8), (2, 5, 8)]
 
 
+def test_results_are_those_of_the_inputs_of_each_run(kind):
+    """An adapter may keep what it was given for the next run."""
+    runtime, module = kind(), Block().eval()
+    with runtime.session(), torch.inference_mode():
+        first = runtime.inputs((1, 8, 16, 16))
+        stage = runtime.prepare(Subject.of_module(module, (1, 8, 16, 16)), first)
+        for inputs in (first, -first, -first, first):
+            torch.testing.assert_close(
+                torch.from_numpy(stage(inputs).copy()), module(torch.from_numpy(inputs)), rtol=1e-2, atol=1e-2
+            )
+
+
 def test_time_of_a_network_is_put_down_to_its_calls(profiled):
     runtime, subject = profiled(), Subject("block", Block, (1, 8, 32, 32))
     with runtime.session():
