@@ -13,8 +13,9 @@ from whole_network import WholeNetwork
 from nni_latency.errors import FileFormatError, MeasurementError, MismatchError
 from nni_latency.estimators import Estimate, LayerEstimator, TableEstimator
 from nni_latency.measurement import Fallback, MemoryStore, Protocol
+from nni_latency.operators import OpSpec
 from nni_latency.platforms import Platform
-from nni_latency.tables import build_table, measure_networks, subset_table
+from nni_latency.tables import Entry, LookupTable, MeasuredNetwork, build_table, measure_networks, subset_table
 from nni_latency.testing import FakeRuntime, fake_plan
 from nni_latency.validation import (
     draw_networks,
@@ -165,6 +166,17 @@ def test_speed_is_that_of_most_reference_networks(table, measured):
         TableEstimator(table), _PLAN, dataclasses.replace(measured, references={**measured.references, name: wrong})
     )
     assert found.speed == pytest.approx(1.0)
+
+
+def test_measured_reference_network_of_a_table_is_no_prediction():
+    """The table is off by a tenth at a network that it was measured with; the machine is as fast as then."""
+    entry = Entry(1e-3, 1e-3, 1e-3, op=OpSpec.of("relu", [(1, 4)]))
+    network = MeasuredNetwork(value=1.1e-3, low=1e-3, high=1.2e-3, sample={"a": [0, 1]}, entries=1e-3)
+    table = LookupTable(
+        space=_PLAN.space, platform=_PLATFORM, input_shape=(1, 4), operators=(entry,), networks=(network,)
+    )
+    found = predict_references(TableEstimator(table), _PLAN, {"reference": {"a": (0, 1)}})
+    assert found == {"reference": Estimate(1.1e-3, 1e-3, 1.2e-3)}
 
 
 def test_reference_network_that_cannot_be_predicted_is_left_out(table, measured):
