@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from functools import partial
@@ -261,6 +262,42 @@ def test_a_worker_looks_for_a_farm_that_goes_while_it_joins(tmp_path):
         wait_until(lambda: "is looked for again" in first.said.read_text())
         with FarmOfProcesses(tmp_path, port=port) as second, second.client() as client:
             second.wait_for(1, client)
+
+
+@pytest.mark.slow
+def test_a_worker_looks_for_a_farm_that_goes_while_a_check_waits_for_a_job(tmp_path):
+    with FarmOfProcesses(tmp_path) as processes:
+        # Its job is never done, so that the next check does not begin.
+        processes.join("worker", device(pace=2000.0), references=(), check_every=0.1)
+        with processes.client() as client:
+            processes.wait_for(1, client)
+
+            def measure():
+                with pytest.raises(RemoteError, match="does not answer any more"):
+                    measured(client.benches("device.fake.fp32.t1"))
+
+            measuring = threading.Thread(target=measure)
+            measuring.start()
+            wait_until(lambda: client.workers()[0].benches and time.time() - client.workers()[0].checked > 2.0)
+            processes.scheduler.kill()
+            processes.scheduler.join()
+            measuring.join()
+        wait_until(lambda: "is looked for again" in processes.said.read_text())
+
+
+@pytest.mark.slow
+def test_a_worker_says_once_why_it_does_not_find_its_farm_again(tmp_path):
+    with FarmOfProcesses(tmp_path) as processes:
+        port = farm.FarmAddress.parse(processes.address).port
+        processes.join("worker", device())
+        with processes.client() as client:
+            processes.wait_for(1, client)
+        processes.scheduler.kill()
+        processes.scheduler.join()
+        wait_until(lambda: "Connection refused" in processes.said.read_text())
+        with socket.create_server(("127.0.0.1", port)):
+            wait_until(lambda: "is no farm, or it does not trust this side" in processes.said.read_text())
+        assert processes.said.read_text().count("Connection refused") == 1
 
 
 @pytest.mark.slow

@@ -221,18 +221,24 @@ class _Joined(ABC):
     async def run(self) -> None:
         stop = stopping()
         self._stopped = asyncio.ensure_future(stop.wait())
+        told = ""
         while not stop.is_set():
+            failed = ""
             try:
                 await self._join()
             except _StoppedError:
                 return
-            except RemoteError:
+            except RemoteError as error:
                 if not self._was_there:
                     raise
+                failed = str(error)
             finally:
                 self._leave()
             if not stop.is_set():
-                self._tell(f"{self._address} is gone. It is looked for again every {_RETRY:g} s; Ctrl-C ends that.")
+                if not failed or failed != told:
+                    reason = failed or f"{self._address} is gone."
+                    self._tell(f"{reason} It is looked for again every {_RETRY:g} s; Ctrl-C ends that.")
+                told = failed
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), _RETRY)
 
@@ -272,7 +278,10 @@ class _Joined(ABC):
         try:
             yield
         except (OSError, RuntimeError) as error:
-            raise RemoteError(f"The farm at {self._address} does not answer any more.") from error
+            raise self._gone() from error
+
+    def _gone(self) -> RemoteError:
+        return RemoteError(f"The farm at {self._address} does not answer any more.")
 
     @abstractmethod
     async def _work(self, worker: Any) -> None:
@@ -360,9 +369,22 @@ class _Measuring(_Joined):
         ------
         _StoppedError
             If this process is interrupted before the call ends.
+        RemoteError
+            If the connection is lost before the call begins.
         """
-        doing = asyncio.get_running_loop().run_in_executor(worker.executor, work)
+        with self._reaching():
+            begun = worker.executor.submit(work)
+
+        async def drop() -> None:
+            # Dask forgets what has not begun when it closes this worker, and nothing would end it.
+            await worker.finished()
+            begun.cancel()
+
+        doing, dropping = asyncio.wrap_future(begun), asyncio.ensure_future(drop())
         await asyncio.wait([doing, self._stopped], return_when=asyncio.FIRST_COMPLETED)
+        dropping.cancel()
+        if doing.cancelled():
+            raise self._gone()
         if not doing.done():
             # Its bench is closed while in use; the resulting exception is irrelevant.
             doing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
