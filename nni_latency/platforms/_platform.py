@@ -26,6 +26,9 @@ _NOISE = re.compile(r"\((r|tm|c)\)|@.*$|\b(cpu|processor|core|intel|amd|nvidia|g
 #: Rows and columns of the matrices that are multiplied, on a processor and on a GPU.
 _SIDE, _SIDE_ON_GPU = 1024, 4096
 
+#: Channels and side of the map of the convolution that measures a processor's speed.
+_CHANNELS, _PLACES = 256, 58
+
 #: Numbers that are copied: 128 MiB, several times the largest caches.
 _COPIED = 2**25
 
@@ -308,7 +311,8 @@ def measure_speeds(device: str = "cpu", threads: int = 1) -> dict[str, float]:
     Returns
     -------
     dict
-        ``peak_flops``: operations of the fastest product of two large matrices of single precision [FLOP/s].
+        ``peak_flops``: operations of the fastest product of two large matrices of single precision, and on a processor
+        also of the fastest convolution, because MKL does not use all of processors of other makers [FLOP/s].
         ``memory_bandwidth``: bytes read and written by the fastest copy of 128 MiB [byte/s].
 
     Raises
@@ -334,6 +338,10 @@ def measure_speeds(device: str = "cpu", threads: int = 1) -> dict[str, float]:
     with torch_threads(threads), torch.inference_mode():
         factor, product = torch.ones(side, side, device=where), torch.empty(side, side, device=where)
         computed = 2 * side**3 / _fastest(lambda: torch.mm(factor, factor, out=product), wait)
+        if not on_gpu:
+            maps, weights = torch.ones(1, _CHANNELS, _PLACES, _PLACES), torch.ones(_CHANNELS, _CHANNELS, 3, 3)
+            inner = 2 * 9 * _CHANNELS**2 * (_PLACES - 2) ** 2
+            computed = max(computed, inner / _fastest(lambda: torch.nn.functional.conv2d(maps, weights), wait))
         source = torch.ones(_COPIED, device=where)
         copy = torch.empty_like(source)
         moved = 2 * source.nbytes / _fastest(lambda: copy.copy_(source), wait)
