@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import statistics
 import sys
 from functools import partial
@@ -18,7 +19,7 @@ from nni_latency.errors import InvalidValueError, MeasurementError, MissingDepen
 from nni_latency.estimators import GraphEstimator, MeasuredNetworkEstimator, ModuleEstimator, break_down
 from nni_latency.measurement import CallMap, CandidateError, LocalBench, Protocol, Subject, cold_chain, compose
 from nni_latency.micro_benchmarks import fed_chain
-from nni_latency.operators import capture_operators, export_onnx, trace, without_weights
+from nni_latency.operators import OnnxBuild, capture_operators, export_onnx, trace, without_weights
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import MeasurePlan, PlanCandidate, PlanLayer, SpaceReference, build_table
 from nni_latency.testing import check_plugin, check_runtime
@@ -123,6 +124,29 @@ def test_results_are_those_of_the_inputs_of_each_run(kind):
             )
 
 
+def test_network_may_take_its_own_results(profiled):
+    """Equal layers of a chain are one network, and an adapter may return the memory to which it writes."""
+    runtime, module = profiled(), nn.Linear(64, 64).eval()
+    with runtime.session(), torch.inference_mode():
+        inputs = runtime.inputs((64, 64))
+        stage = runtime.prepare(Subject.of_module(module, (64, 64)), inputs)
+        found = torch.from_numpy(stage(stage(stage(inputs))).copy())
+        torch.testing.assert_close(found, module(module(module(torch.from_numpy(inputs)))), rtol=1e-2, atol=1e-2)
+
+
+def test_run_that_fails_does_not_change_the_next(profiled):
+    runtime = profiled()
+    subject = Subject.of_module(TwoInputs().eval(), (torch.zeros(2, 5, dtype=torch.int64), {"mask": torch.ones(2, 5)}))
+    with runtime.session():
+        inputs = runtime.inputs(subject.inputs)
+        stage = runtime.prepare(subject, inputs)
+        expected = [torch.from_numpy(item.copy()) for item in stage(inputs)]
+        with pytest.raises(Exception, match="input"):
+            stage((1 - inputs[0], inputs[1][:1]))
+        for mine, theirs in zip(stage(inputs), expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(mine), theirs)
+
+
 def test_time_of_a_network_is_put_down_to_its_calls(profiled):
     runtime, subject = profiled(), Subject("block", Block, (1, 8, 32, 32))
     with runtime.session():
@@ -137,6 +161,43 @@ def test_time_of_a_network_is_put_down_to_its_calls(profiled):
         by_kind[item.op.kind].append(seconds)
     # What is fused with a convolution, or folded into it, has no separate time.
     assert min(by_kind["conv2d"]) > 1e-6 > max(by_kind["batch_norm"] + by_kind["relu"])
+
+
+def _choice_of_branches(path):
+    """Write a network that computes in the branch of a choice, and a little before it."""
+    onnx = importlib.import_module("onnx")
+    helper = onnx.helper
+    weight = onnx.numpy_helper.from_array(torch.eye(256).numpy(), "weight")
+
+    def branch(kind):
+        names = ["taken", *(f"{kind}{number}" for number in range(1, 9))]
+        nodes = [helper.make_node("MatMul", [before, "weight"], [after]) for before, after in itertools.pairwise(names)]
+        nodes.append(helper.make_node(kind, [names[-1]], [kind]))
+        return helper.make_graph(nodes, kind, [], [helper.make_tensor_value_info(kind, 1, (64, 256))])
+
+    nodes = [
+        helper.make_node("Relu", ["data"], ["taken"]),
+        helper.make_node("ReduceMax", ["taken"], ["largest"], keepdims=0),
+        helper.make_node("Cast", ["largest"], ["whether"], to=onnx.TensorProto.BOOL),
+        helper.make_node("If", ["whether"], ["made"], then_branch=branch("Neg"), else_branch=branch("Abs")),
+    ]
+    given, returned = (helper.make_tensor_value_info(name, 1, (64, 256)) for name in ("data", "made"))
+    graph = helper.make_graph(nodes, "choice", [given], [returned], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_time_of_a_branch_counts_once(profiled, tmp_path):
+    """A runtime may report a choice and the nodes of its branch, whose time is part of it."""
+    runtime = profiled()
+    subject = Subject("choice", OnnxBuild(str(_choice_of_branches(tmp_path / "net.onnx"))), (64, 256))
+    with runtime.session():
+        inputs = runtime.inputs(subject.inputs)
+        stage = runtime.prepare(subject, inputs)
+        runs = stage.compiled.profile(lambda: (inputs,), 20)
+        parts = runtime.divide(stage, inputs, 20)
+    assert statistics.median(run.inside / run.seconds for run in runs) < 1.1
+    assert statistics.median(run[3] / sum(run) for run in parts) > 0.5
 
 
 class Gated(nn.Module):

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from nni_latency.errors import MeasurementError
 from nni_latency.measurement import (
     Chain,
-    Failure,
     NetworkSummary,
     Protocol,
     Record,
@@ -160,10 +159,9 @@ class BatchedNetworks(Schedule):
         keys = {key for record in records for key in record.subjects}
         return keys <= self.networks.keys() or not keys.intersection(self.networks) <= set(self.anchors)
 
-    def fail(self, failure: Failure) -> None:
-        """Exclude a network; its measurements are discarded."""
-        super().fail(failure)
-        self.visits.pop(failure.subject, None)
+    def discard(self, subject: str) -> None:
+        """Discard the visits of a network that failed."""
+        self.visits.pop(subject, None)
 
     def _wanting(self) -> list[str]:
         return [key for key in self.networks if self._wants(key)]

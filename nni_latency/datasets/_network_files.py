@@ -20,7 +20,7 @@ from nni_latency.files import cache_folder
 from nni_latency.graphs import NetworkFamily, block_families, families, generate_onnx
 from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import Runtime
-from nni_latency.operators import Graph, OnnxBuild, graph_key, load_onnx, onnx_inputs, read_onnx
+from nni_latency.operators import Graph, OnnxBuild, graph_key, initializers_of, load_onnx, onnx_inputs, read_onnx
 
 #: Family of networks from files.
 UNNAMED = "file"
@@ -68,7 +68,7 @@ class NetworkFile:
     def weights(self) -> int:
         """Number of weights."""
         graph = load_onnx(self.path, self._asked).graph
-        return sum(math.prod(tensor.dims) for tensor in graph.initializer)
+        return sum(math.prod(tensor.dims) for tensor in initializers_of(graph))
 
     @property
     def graph(self) -> Graph:

@@ -116,7 +116,8 @@ class OnnxBuilder:
 
         Each branch writes its nodes and returns its result. The results have the same type.
         """
-        helper, graphs, outer, known = self._onnx.helper, [], self._nodes, set(self._values)
+        helper, outer, known = self._onnx.helper, self._nodes, set(self._values)
+        graphs: list[Any] = []
         for branch in branches:
             self._n_inner, self._nodes = len(self), []
             result = branch()

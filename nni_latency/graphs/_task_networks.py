@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 import nni_latency.graphs._staged_blocks as staged
+from nni_latency.graphs._block_writer import BlockWriter
 from nni_latency.graphs._picture_blocks import convolve, enlarged, inverted, residual, separable
 from nni_latency.graphs._sequence_blocks import linear, recurrent
 
-#: Largest number of scores of an attention, and of values of a sequence.
-_MOST_SCORES, _MOST_VALUES = 2_000_000, 300_000
+#: Largest number of values of a sequence.
+_MOST_VALUES = 300_000
 
 
 def task_networks(seed: int, batch_size: int) -> Any:
@@ -31,10 +32,10 @@ def _short_signals(write: staged.StyledWriter, batch_size: int) -> str:
     data = net.input(count, length)
     choices = int(write.random.integers(2**31))
     sizes = [write.size(32, 256, 16) for _ in range(write.choose(2, 3, 4))]
-    hidden, keeps = write.size(32, 256, 32), write.chance(0.7)
+    hidden, is_rectified = write.size(32, 256, 32), write.chance(0.7)
 
-    def detect(writer: Any, signal: str) -> str:
-        return _detected(writer, signal, size, sizes, hidden, keeps=keeps)
+    def detect(writer: BlockWriter, signal: str) -> str:
+        return _detected(writer, signal, size, sizes, hidden, is_rectified=is_rectified)
 
     if write.chance(0.5):
         mean = net.reduce("ReduceMean", data, [0, 1], keep=False)
@@ -43,9 +44,7 @@ def _short_signals(write: staged.StyledWriter, batch_size: int) -> str:
     return write.repeat(detect, data, choices)
 
 
-def _detected(
-    write: Any, signal: str, size: int, sizes: list[int], hidden: int, *, keeps: bool
-) -> str:  # fmt: skip
+def _detected(write: BlockWriter, signal: str, size: int, sizes: list[int], hidden: int, *, is_rectified: bool) -> str:
     net = write.net
     count = net.shape(signal)[0]
     padded = net("Pad", signal, net.whole(0, 0, 0, size // 4), mode=write.choose("reflect", "reflect", "constant"))
@@ -56,7 +55,7 @@ def _detected(
     for outputs in sizes:
         stride = 2 if net.shape(data)[2] > 1 and write.chance(0.5) else 1
         data = convolve(write, data, outputs, (3,), strides=(stride,), normalise=False)
-        data = net("Relu", data) if keeps else write.activation(data)
+        data = net("Relu", data) if is_rectified else write.activation(data)
     kind = write.choose("LSTM", "LSTM", "GRU", "none")
     if kind != "none":
         steps = net("Transpose", data, perm=[2, 0, 1])
@@ -92,7 +91,7 @@ def _windows(write: staged.StyledWriter, batch_size: int) -> str:
     return linear(write, net.reduce("ReduceMean", write.layer_norm(data), [1, 2], keep=False), 1000)
 
 
-def _attended(write: Any, data: str, side: int, heads: int, moved: int) -> str:
+def _attended(write: BlockWriter, data: str, side: int, heads: int, moved: int) -> str:
     """Write attention within the windows of a map with channels last."""
     net, (count, height, width, channels) = write.net, write.net.shape(data)
     rows, columns, each = height // side, width // side, channels // heads
@@ -119,7 +118,7 @@ def _attended(write: Any, data: str, side: int, heads: int, moved: int) -> str:
     return net("Add", data, _rolled(write, back, -moved))
 
 
-def _rolled(write: Any, data: str, moved: int) -> str:
+def _rolled(write: BlockWriter, data: str, moved: int) -> str:
     """Move a map cyclically along its sides, in slices as exporters write it."""
     net = write.net
     for axis in (1, 2) if moved else ():
@@ -136,18 +135,16 @@ def _wide_views(write: staged.StyledWriter, batch_size: int) -> str:
     data = net.input(batch_size, 3, height, width)
     maps, outputs = [], write.choose(16, 24, 32)
     for place in range(write.choose(3, 3, 4)):
-        stride = 2
-        data = write.activation(convolve(write, data, outputs, (3, 3), strides=(stride, stride)))
+        data = write.activation(convolve(write, data, outputs, (3, 3), strides=(2, 2)))
         for _ in range(write.choose(0, 1, 2)):
             data = block(write, data)
         maps.append(data)
         outputs = min(256, outputs * 2) if place else outputs
     inner, dilations = write.choose(64, 96, 128, 256), write.choose((6, 12, 18), (2, 4, 8), (12, 24, 36), (3, 6, 9))
     rows, columns = net.shape(data)[2:]
-    dilations = tuple(step for step in dilations if step < min(rows, columns))
     is_separable = write.chance(0.4)
     ways = [write.activation(convolve(write, data, inner, (1, 1)))]
-    for step in dilations:
+    for step in (step for step in dilations if step < min(rows, columns)):
         inputs = net.shape(data)[1]
         if is_separable:
             deep = convolve(write, data, inputs, (3, 3), dilation=step, groups=inputs)
@@ -161,7 +158,7 @@ def _wide_views(write: staged.StyledWriter, batch_size: int) -> str:
     data = write.activation(convolve(write, net("Concat", *ways, axis=1), inner, (1, 1)))
     if write.chance(0.6):
         early = write.activation(convolve(write, maps[1], write.choose(24, 48), (1, 1)))
-        larger = enlarged(write, data, *net.shape(early)[2:], "linear")
+        larger = enlarged(write, data, net.shape(early)[2], net.shape(early)[3], "linear")
         data = write.activation(convolve(write, net("Concat", larger, early, axis=1), inner, (3, 3)))
     classes = write.choose(2, 19, 21)
     made = convolve(write, data, classes, (1, 1), normalise=False)

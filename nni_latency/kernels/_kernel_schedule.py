@@ -286,6 +286,10 @@ class KernelSchedule(Schedule):
         self.failures[key] = failure.reason
         if key in (CONSTANT, BODY):
             raise MeasurementError(f"Not even a network of convolutions can be run: {failure.reason}.")
+
+    def discard(self, subject: str) -> None:
+        """Discard the runs of a kernel that failed."""
+        key = subject.removeprefix(FEEDER)
         if key in self._planned:
             self.samples.pop(self._planned[key], None)
 

@@ -176,6 +176,8 @@ class Schedule(ABC):
             self.fail(failure)
         for _, group in groupby(records, key=lambda record: record.round):
             self.observe(list(group))
+        for failure in failures:
+            self.discard(failure.subject)
 
     def fail(self, failure: Failure) -> None:
         """Exclude a subject that cannot be measured from further rounds.
@@ -186,6 +188,11 @@ class Schedule(ABC):
             If the campaign cannot continue without it.
         """
         self.failures[failure.subject] = failure.reason
+        self.discard(failure.subject)
+
+    def discard(self, subject: str) -> None:
+        """Discard the measurements of a subject that failed; by default they are kept."""
+        return
 
     def sees_calls(self, keys: Sequence[str]) -> bool:
         """Return whether the next visit of a network times its calls, if the schedule does so at all."""

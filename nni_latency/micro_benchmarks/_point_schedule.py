@@ -176,9 +176,12 @@ class PointSchedule(Schedule):
     def fail(self, failure: Failure) -> None:
         """End the series of a block, and exclude the point that failed."""
         super().fail(failure)
-        key = failure.subject.removeprefix(FEEDER)
-        point = self._points[key]
+        point = self._points[failure.subject.removeprefix(FEEDER)]
         self.ended[point.number] = (point, failure.reason)
+
+    def discard(self, subject: str) -> None:
+        """Discard the runs of a point that failed."""
+        key = subject.removeprefix(FEEDER)
         self.found.pop(key, None)
         self.samples.pop(key, None)
 

@@ -31,6 +31,7 @@ from ._inputs import (
 )
 from ._onnx import load_onnx, read_onnx
 from ._onnx_joins import add_consumers, add_producers, join_onnx, parallel_onnx
+from ._onnx_model import initializers_of
 from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
 from ._op_spec import (
     LARGEST_TENSOR,
@@ -89,6 +90,7 @@ __all__ = [
     "graph_key",
     "group_of",
     "initialised",
+    "initializers_of",
     "instances_in",
     "is_parameter",
     "join_onnx",

@@ -22,6 +22,7 @@ from nni_latency.errors import InvalidValueError, first_line
 from nni_latency.imports import require
 from nni_latency.operators._inputs import tensors_in
 from nni_latency.operators._onnx import fed_inputs
+from nni_latency.operators._onnx_model import nested
 
 #: ONNX opset version of exports.
 OPSET = 17
@@ -169,7 +170,7 @@ class OnnxNetwork:
 
     @cached_property
     def _heavy(self) -> set[int]:
-        labels = (self.label_of([node.name]) for node in self.model.graph.node if node.op_type in _HEAVY)
+        labels = (self.label_of([node.name]) for node in self.model.graph.node if _is_heavy(node))
         return {label for label in labels if label is not None}
 
     def feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -204,6 +205,12 @@ class OnnxNetwork:
         """Return the serialised model."""
         data: bytes = self.model.SerializeToString()
         return data
+
+
+def _is_heavy(node: Any) -> bool:
+    """Whether a node, or one of its branches or loops, multiplies with weights."""
+    inner = (part for attribute in node.attribute for graph in nested(attribute.g) for part in graph.node)
+    return any(part.op_type in _HEAVY for part in (node, *inner))
 
 
 def export_onnx(module: nn.Module, tensors: Sequence[torch.Tensor]) -> OnnxNetwork:

@@ -93,8 +93,6 @@ MOVEMENTS: tuple[str, ...] = (
     *("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "zeros_like", "ones_like", "full_like", "zero"),
     *("empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "meshgrid", "take_along_dim", "diag_embed"),
     *("tensor", "as_tensor", "masked_select", "nonzero"),
-    # The results of the branch that runs.
-    "if",
 )
 
 #: Operations per output element of an interpolation: differences and products of its neighbours.
@@ -358,6 +356,11 @@ def _movement(op: OpSpec) -> Features:
     return make_features(op, _broadcast(op) if op.kind in ("where", "masked_fill") else outputs_of(op))
 
 
+def _choice(op: OpSpec) -> Features:
+    """Count the results of the branch that runs, all of which are passed on."""
+    return make_features(op, inputs_of(op))
+
+
 def _pooling(op: OpSpec) -> Features:
     """Count windows: comparisons for the maximum; a sum and a quotient for the average; powers, a sum and a root."""
     outputs, dimensions = outputs_of(op), int(op.kind[-2])
@@ -428,6 +431,7 @@ ELEMENTWISE: dict[str, FeatureFunction] = {
     "local_response_norm": _local_response,
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(MOVEMENTS, _movement),
+    "if": _choice,
     **{f"{how}_pool{n}d": _pooling for how in ("max", "avg", "lp") for n in (1, 2, 3)},
     **{f"adaptive_{how}_pool{n}d": _adaptive_pooling for how in ("avg", "max") for n in (1, 2, 3)},
     "global_average_pool": _global_average_pool,

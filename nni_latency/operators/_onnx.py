@@ -21,6 +21,7 @@ from nni_latency.operators._onnx_model import (
     dtype_name,
     leave_out_weights,
     name_of,
+    nested,
     open_onnx,
     ordered,
     shape_in_file,
@@ -431,6 +432,7 @@ def _names(item: Any) -> list[str]:
 
 def _forget_shapes(graph: Any) -> None:
     """Remove the shapes in the file, which are for other sizes."""
-    del graph.value_info[:]
-    for output in graph.output:
-        output.type.tensor_type.ClearField("shape")
+    for part in nested(graph):
+        del part.value_info[:]
+        for output in part.output:
+            output.type.tensor_type.ClearField("shape")

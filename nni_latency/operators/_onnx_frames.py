@@ -100,7 +100,7 @@ class Branch:
     operators: list[TracedOperator]
     taken: set[str]
     assumed: dict[str, list[str]]
-    outputs: list[Value | None]
+    outputs: list[Value]
 
     @property
     def cost(self) -> float:

@@ -77,10 +77,11 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
         raise InvalidValueError(
             f"{str(path)!r} has {number_of(nodes, 'node')}, and {_MOST_NODES} are the most that are read."
         )
-    negative = [tensor.name for tensor in model.graph.initializer if any(size < 0 for size in tensor.dims)]
+    tensors = list(initializers_of(model.graph))
+    negative = [tensor.name for tensor in tensors if any(size < 0 for size in tensor.dims)]
     if negative:
         raise InvalidValueError(f"{str(path)!r} has tensors with sizes below 0: {listed(negative)}.")
-    large = [tensor.name for tensor in model.graph.initializer if math.prod(tensor.dims) > LARGEST_TENSOR]
+    large = [tensor.name for tensor in tensors if math.prod(tensor.dims) > LARGEST_TENSOR]
     large += [item.name for item in model.graph.input if math.prod(shape_in_file(item)) > LARGEST_TENSOR]
     if large:
         raise InvalidValueError(f"{str(path)!r} has tensors of more than 2^40 numbers: {listed(large)}.")
@@ -266,9 +267,15 @@ def nested(graph: Any) -> Iterator[Any]:
                 yield from nested(inner)
 
 
+def initializers_of(graph: Any) -> Iterator[Any]:
+    """Yield the tensors that a graph and its branches and loops hold: the weights of an ``onnx.GraphProto``."""
+    for part in nested(graph):
+        yield from part.initializer
+
+
 def leave_out_weights(onnx: Any, model: Any) -> None:
     """Remove the values of larger floating-point tensors from a model."""
-    for tensor in (tensor for graph in nested(model.graph) for tensor in graph.initializer):
+    for tensor in initializers_of(model.graph):
         if tensor.data_type in fractional(onnx) and math.prod(tensor.dims) >= LEFT_OUT:
             leave_out(onnx, tensor)
 

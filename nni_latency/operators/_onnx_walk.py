@@ -271,7 +271,7 @@ class Walk:
         self._body(function.node, inner)
         return [values.get(name) for name in function.output]
 
-    def _branches(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value | None]:
+    def _branches(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> list[Value]:
         """Traverse the branch if it is known, otherwise both, and keep the more expensive one."""
         attributes = attributes_of(self._onnx, node)
         condition = inputs[0] if inputs else None
@@ -300,19 +300,18 @@ class Walk:
         name = f"{frame.prefix}{name_of(node)}"
         self._assumed.setdefault("only" if failed else "branch", []).append(name)
         # The result of a branch is constant only if the branch is always taken.
-        found = [item and without_data(item) for item in dearest.outputs]
+        found = [without_data(item) for item in dearest.outputs]
         return self._chosen(name, condition, found, place, frame)
 
-    def _chosen(
-        self, name: str, condition: Value | None, found: list[Value | None], place: int, frame: Frame
-    ) -> list[Value | None]:
+    def _chosen(self, name: str, condition: Value | None, found: list[Value], place: int, frame: Frame) -> list[Value]:
         """Record the choice of a branch, which passes on its results: a runtime decides at every run."""
-        given = [item for item in found if item is not None]
-        writers = dict.fromkeys(number for item in (*given, condition) if item is not None for number in item.writers)
-        op = OpSpec.of("if", [item.shape for item in given], dtype=given[0].dtype if given else "float32")
+        taken = found if condition is None else [*found, condition]
+        writers = dict.fromkeys(number for item in taken for number in item.writers)
+        dtype = max(found, key=lambda item: item.size).dtype if found else "float32"
+        op = OpSpec.of("if", [item.shape for item in found], dtype=dtype)
         number = place if frame.place is None else frame.place
         self.operators.append(TracedOperator(name, op, tuple(writers), number, parameters=0))
-        return [item and replace(item, writers=(len(self.operators) - 1,)) for item in found]
+        return [replace(item, writers=(len(self.operators) - 1,)) for item in found]
 
     def _tried(self, branch: Any, frame: Frame) -> Branch:
         """Traverse a branch and restore the state."""
@@ -324,7 +323,7 @@ class Walk:
             del self.operators[before:]
             self._taken, self._assumed = taken, assumed
 
-    def _graph(self, graph: Any, given: Sequence[Value | None], frame: Frame) -> list[Value | None]:
+    def _graph(self, graph: Any, given: Sequence[Value | None], frame: Frame) -> list[Value]:
         """Traverse the body of a branch or loop; return its outputs."""
         frame.values.update({item.name: value for item, value in zip(graph.input, given, strict=False) if value})
         self._register(graph, frame)
@@ -338,7 +337,7 @@ class Walk:
         """Traverse a loop once per iteration; once if the count depends on data."""
         body, name = attributes_of(self._onnx, node)["body"], name_of(node)
         trips, condition = [*inputs, None, None][:2]
-        carried = list(inputs[2:])
+        carried: Sequence[Value | None] = inputs[2:]
         is_open = trips is not None and trips.data is None
         most = 1 if is_open else count_of(trips)
         n_carried, stacked, count = len(carried), list[list[Value]](), 0
@@ -351,7 +350,7 @@ class Walk:
             inner = frame.inside(f"{name}[{count}]", place, name)
             again, *results = self._graph(body, (index, condition or self._true(), *carried), inner)
             carried = results[:n_carried]
-            stacked.append([item for item in results[n_carried:] if item])
+            stacked.append(results[n_carried:])
             going, count = truth_of(again), count + 1
             self._check_turns(count, frame.prefix + name)
             if going is None and most >= _ENDLESS:
@@ -368,7 +367,8 @@ class Walk:
         body, n_scanned = attributes["body"], int(attributes["num_scan_inputs"])
         # Up to opset 8, the lengths came first, and a batch dimension preceded that of the sequence.
         first, axis = (1, 1) if frame.opsets[""] < 9 else (0, 0)
-        states, scanned = list(inputs[first : len(inputs) - n_scanned]), inputs[len(inputs) - n_scanned :]
+        states: Sequence[Value | None] = inputs[first : len(inputs) - n_scanned]
+        scanned = inputs[len(inputs) - n_scanned :]
         axes = list(attributes.get("scan_input_axes", [axis] * n_scanned))
         slices = [self._slice(item, at) for item, at in zip(scanned, axes, strict=True) if item is not None]
         count = min((item.shape[at] for item, at in zip(scanned, axes, strict=True) if item is not None), default=0)
@@ -377,7 +377,7 @@ class Walk:
         for number in range(count):
             inner = frame.inside(f"{name}[{number}]", place, name)
             results = self._graph(body, (*states, *slices), inner)
-            stacked.append([item for item in results[len(states) :] if item])
+            stacked.append(results[len(states) :])
             states = results[: len(states)]
         return [*states, *self._stacked(stacked, count, len(body.output) - len(states), body, axis)]
 

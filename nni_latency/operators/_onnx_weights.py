@@ -20,7 +20,14 @@ from nni_latency.imports import require
 from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
 from nni_latency.operators._onnx import fed_inputs, fit_branches, load_onnx, written
-from nni_latency.operators._onnx_model import fractional, lacks_values, leave_out_weights, nested, shape_in_file
+from nni_latency.operators._onnx_model import (
+    fractional,
+    initializers_of,
+    lacks_values,
+    leave_out_weights,
+    nested,
+    shape_in_file,
+)
 
 
 def without_weights(model: Any) -> Any:
@@ -72,7 +79,7 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
         count = len(model.graph.node)
         generator = np.random.default_rng(0)
         spreads, made_up = _spreads(model.graph), dict[str, Any]()
-        for tensor in (tensor for graph in nested(model.graph) for tensor in graph.initializer):
+        for tensor in initializers_of(model.graph):
             if lacks_values(onnx, tensor):
                 if tensor.data_type not in fractional(onnx):
                     raise InvalidValueError(
@@ -157,7 +164,7 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
 
 def _spreads(graph: Any) -> dict[str, tuple[float, float]]:
     """Return the mean and standard deviation of random weights by name, chosen to avoid underflow and overflow."""
-    dims = {tensor.name: tuple(tensor.dims) for part in nested(graph) for tensor in part.initializer}
+    dims = {tensor.name: tuple(tensor.dims) for tensor in initializers_of(graph)}
     found: dict[str, tuple[float, float]] = {}
     for node in (node for part in nested(graph) for node in part.node):
         if node.op_type == "BatchNormalization":

@@ -185,9 +185,9 @@ def _at_calibration(table: LookupTable, calibration: float) -> LookupTable:
     """Return an equivalent table with another calibration."""
     ratio = table.calibration / calibration
     factor, pairs = combination_of(table.metric).footing(ratio), tuple(pair.scaled(ratio) for pair in table.pairs)
-    networks = tuple(replace(network, entries=factor * network.entries) for network in table.networks)
     if factor == 1:
         return table
+    networks = tuple(replace(network, entries=factor * network.entries) for network in table.networks)
     return table.with_entries(lambda entry: entry.scaled(factor), pairs=pairs, networks=networks)
 
 

@@ -15,6 +15,7 @@ from nni_latency.errors import MeasurementError
 from nni_latency.measurement import (
     Campaign,
     CampaignHeader,
+    Failure,
     LocalBenches,
     MemoryStore,
     Protocol,
@@ -91,6 +92,13 @@ def test_what_the_runtime_refuses_is_left_out():
     schedule, records = _measure([*_NETWORKS[2:4], Subject("refused", refused, _PLAN.input_shape)])
     assert schedule.failures == {"refused": "The runtime takes none of these"}
     assert len({record.subjects[0] for record in records}) == 4
+
+
+def test_what_failed_after_some_visits_is_left_out_after_an_interruption_too():
+    _, records = _measure(_NETWORKS[:3])
+    schedule = BatchedNetworks(_NETWORKS[:3], _PROTOCOL, anchors=[], weights={item.key: 1 for item in _NETWORKS})
+    schedule.replay(records, [Failure("network 1", "out of memory")])
+    assert sorted(schedule.visits) == ["network 0", "network 2"]
 
 
 def test_nothing_that_runs_is_an_error():

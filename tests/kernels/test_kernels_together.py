@@ -164,6 +164,12 @@ def test_kernel_that_fails_leaves_the_others():
     assert left == {part.key for chain in chains for part in chain} - {KERNELS[3].key}
 
 
+def test_kernel_that_failed_after_some_rounds_is_left_out_after_an_interruption_too():
+    schedule = _schedule()
+    schedule.replay(_records(_next(_schedule()), 0), [Failure(KERNELS[3].key, "it does not run")])
+    assert set(schedule.summaries()) == set(KERNELS) - {KERNELS[3]}
+
+
 def test_kernels_that_the_runtime_did_not_show_are_not_learned_from():
     """Shorter than its clock tells, or part of another one; of a kind that costs nothing at all, all of them count."""
     schedule = _schedule()

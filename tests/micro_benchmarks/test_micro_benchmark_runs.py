@@ -9,7 +9,7 @@ import pytest
 from invented_device import SERIES, SMALL, Forgetful, invented, seconds_of
 
 from nni_latency.errors import FileFormatError, InvalidValueError, MeasurementError, MismatchError, OutputError
-from nni_latency.measurement import MemoryStore, Protocol, Record
+from nni_latency.measurement import Failure, MemoryStore, Protocol, Record
 from nni_latency.measurement.runtimes import TorchEager
 from nni_latency.micro_benchmarks import BenchmarkPoints, Block, run_benchmarks
 from nni_latency.micro_benchmarks._point_schedule import PointSchedule
@@ -56,6 +56,13 @@ def test_samples_are_brought_to_the_speed_at_which_most_were_taken():
         schedule.observe([_record(number, 4, 12e-3, reference=3e-3)])
     values = {point.batch: summary.value for point, summary in schedule.summaries()}
     assert values == pytest.approx({1: 1e-3, 2: 2e-3, 4: 4e-3})
+
+
+def test_points_that_failed_after_some_rounds_are_left_out_after_an_interruption_too():
+    schedule = PointSchedule(SERIES[:1], PROTOCOL, lambda: 0)
+    records = [_record(number, batch, 1e-3) for number, batch in enumerate((1, 2, 1, 2))]
+    schedule.replay(records, [Failure(f"{SMALL[0].name}-b2", "out of memory")])
+    assert [point.batch for point, _ in schedule.summaries()] == [1]
 
 
 def test_what_is_written_is_what_is_read(tmp_path):

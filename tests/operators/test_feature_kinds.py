@@ -299,7 +299,7 @@ def test_every_kind_of_product_and_window_is_among_the_cases():
     plain = {name.split(" ")[0] for name in CASES}
     by_table = {*POINTWISE, *REDUCTIONS, *MOVEMENTS}
     in_the_zoo = {"index_add", "scatter_add", "index_put", "msort", "weight_norm", "rnn_relu_cell"}
-    in_onnx_files = {"dft", "unique"}
+    in_onnx_files = {"dft", "if", "unique"}
     aliases = {"addbmm", "addmv", "embedding", "embedding_bag", "global_average_pool", "identity"}
     blocks = {"conv_block", "inverted_residual", "expanded_conv", "classification_head", "multi_head_attention_forward"}
     traced = {op.kind for function, shapes, *_ in CASES.values() for op in _trace(function, shapes)}

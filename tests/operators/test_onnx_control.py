@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
-from onnx_files import BOOL, INT64, constant, save, value
+from onnx_files import BOOL, FLOAT, INT64, constant, save, value
 
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import count_graph, onnx_network, read_onnx
+from nni_latency.operators import count_graph, features_of, onnx_network, read_onnx
 
 helper = onnx.helper
 
@@ -165,6 +165,61 @@ def test_of_branches_that_depend_on_data_the_dearer_is_counted(tmp_path):
     assert {item.last_call for item in graph.operators[:3]} == {0}
     assert count_graph(graph).features.params == 16
     assert graph.remarks == ("which branch of choice runs depends on data: the dearer one is counted",)
+
+
+def test_all_results_of_a_branch_are_passed_on(tmp_path):
+    def branch(kind):
+        nodes = [
+            helper.make_node("Constant", [], [f"{kind}_n"], value_int=len(kind)),
+            helper.make_node(kind, ["a"], [f"{kind}_map"]),
+        ]
+        return helper.make_graph(nodes, kind, [], [value(f"{kind}_n", kind=INT64), value(f"{kind}_map", 2, 4)])
+
+    choice = helper.make_node("If", ["asked"], ["n", "map"], then_branch=branch("Relu"), else_branch=branch("Exp"))
+    nodes = [choice, helper.make_node("Cast", ["n"], ["m"], to=FLOAT), helper.make_node("Mul", ["map", "m"], ["b"])]
+    inputs = [value("a", 2, 4), value("asked", kind=BOOL)]
+    graph = read_onnx(save(tmp_path / "net.onnx", nodes, inputs, [value("b", 2, 4)]))
+    chosen, product = graph.operators[1], graph.operators[-1]
+    assert (chosen.op.kind, chosen.op.input_shapes, chosen.op.dtype) == ("if", ((), (2, 4)), "float32")
+    assert (features_of(chosen.op).inputs, features_of(chosen.op).outputs) == (9, 9)
+    assert 1 in product.sources
+
+
+def test_choices_inside_of_functions_loops_and_branches_have_their_names(tmp_path):
+    """A choice of sequences in a branch, in a function, in a loop."""
+
+    def branch(name, *nodes):
+        made = helper.make_tensor_sequence_value_info(name, FLOAT, None)
+        return helper.make_graph(list(nodes), name, [], [made])
+
+    one = branch("one", helper.make_node("SequenceConstruct", ["i"], ["one"]))
+    two = branch("two", helper.make_node("Exp", ["i"], ["e"]), helper.make_node("SequenceConstruct", ["e"], ["two"]))
+    inner = helper.make_node("If", ["k"], ["chosen"], then_branch=one, else_branch=two, name="inner")
+    both = branch("both", inner, helper.make_node("Identity", ["chosen"], ["both"]))
+    other = branch("other", helper.make_node("SequenceConstruct", ["i"], ["other"]))
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.example", 1)]
+    nodes = [
+        helper.make_node("If", ["k"], ["some"], then_branch=both, else_branch=other, name="outer"),
+        helper.make_node("ConcatFromSequence", ["some"], ["o"], axis=0),
+    ]
+    function = helper.make_function("com.example", "Choose", ["i", "k"], ["o"], nodes, opsets)
+    body = helper.make_graph(
+        [
+            helper.make_node("Choose", ["x", "asked"], ["y"], domain="com.example", name="choose"),
+            helper.make_node("Identity", ["going"], ["again"]),
+        ],
+        "body",
+        [value("n", kind=INT64), value("going", kind=BOOL), value("x", 2, 4)],
+        [value("again", kind=BOOL), value("y", 2, 4)],
+    )
+    loop = helper.make_node("Loop", ["trips", "true", "a"], ["b"], body=body, name="loop")
+    inputs, weights = [value("a", 2, 4), ASKED], (*WEIGHTS, constant("trips", 2, np.int64))
+    graph = read_onnx(save(tmp_path / "net.onnx", [loop], inputs, [value("b", 2, 4)], weights, [function]))
+    chosen = [item.name for item in graph.operators if item.op.kind == "if"]
+    each = ["loop[{}].choose.outer.inner", "loop[{}].choose.outer"]
+    assert chosen == [name.format(number) for number in range(2) for name in each]
+    assert {item.last_call for item in graph.operators} == {0}
+    assert all(source < number for number, item in enumerate(graph.operators) for source in item.sources)
 
 
 def test_branch_that_cannot_run_with_these_sizes_is_not_taken(tmp_path):

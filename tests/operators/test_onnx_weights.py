@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from nni_latency.datasets import given_files
 from nni_latency.errors import InvalidValueError
 from nni_latency.operators import OnnxBuild, export_onnx, onnx_inputs, onnx_network, read_onnx, without_weights
 
@@ -163,6 +164,15 @@ def test_weights_of_branches_are_left_out_and_made_up(tmp_path):
     (found,) = ReferenceEvaluator(network.model).run(None, network.feed([np.ones((1, 32), np.float32)]))
     assert np.isfinite(found).all()
     assert found.std() > 0
+    # Shapes in branches are for the batch of the file.
+    branches = [item.g for item in onnx_network(tmp_path / "light.onnx", 4).model.graph.node[2].attribute]
+    assert not any(item.output[0].type.tensor_type.HasField("shape") for item in branches)
+    (file,) = given_files([tmp_path / "light.onnx"])
+    assert file.weights == 2 * 32 * 16
+    light.graph.node[2].attribute[0].g.initializer[0].dims[:] = [2**30, 2**30]
+    onnx.save(light, tmp_path / "light.onnx")
+    with pytest.raises(InvalidValueError, match=r"has tensors of more than 2\^40 numbers: \w+\.$"):
+        onnx_network(tmp_path / "light.onnx")
 
 
 def test_a_build_carries_its_file_to_where_there_is_none(files, tmp_path):

@@ -218,6 +218,16 @@ def _heavy(model):
     model.graph.initializer.add(name="giant", dims=[2**20, 2**16], data_type=1)
 
 
+def _within_a_branch(change):
+    def changed(model):
+        inner = onnx.ModelProto(graph=model.graph)
+        change(inner)
+        node = model.graph.node.add(op_type="If", input=["x"], output=["unused"])
+        node.attribute.append(onnx.helper.make_attribute("then_branch", inner.graph))
+
+    return changed
+
+
 def _crowded(model):
     for place in range(100_001):
         model.graph.node.add(op_type="Relu", input=["x"], output=[f"y{place}"])
@@ -231,6 +241,8 @@ def _crowded(model):
         (_with(_external), "weights are in other files, which the service never opens"),
         (_with(_giant), "has a tensor of"),
         (_with(_heavy), "weights, and 1073741824 are the most"),
+        (_with(_within_a_branch(_external)), "weights are in other files, which the service never opens"),
+        (_with(_within_a_branch(_heavy)), "weights, and 1073741824 are the most"),
         (_with(_crowded), "100000 are the most that are read"),
         (_with(lambda model: model.graph.node[0].input.append("nothing")), "takes tensors that nothing makes"),
         (b"\x0a" * 100_000, "is not an ONNX file that can be read"),

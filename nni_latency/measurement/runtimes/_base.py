@@ -314,7 +314,7 @@ class CompiledNetwork(ABC):
 
     @abstractmethod
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
-        """Run it once."""
+        """Run it once; the results are valid until the next run."""
 
     @property
     def keeps_weights(self) -> bool:

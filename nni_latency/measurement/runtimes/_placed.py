@@ -31,7 +31,7 @@ class Placed(ABC):
 
     @abstractmethod
     def run(self, arrays: Arrays) -> Sequence[NDArray[Any]]:
-        """Run it once."""
+        """Run it once; the results are valid until the next run."""
 
     @abstractmethod
     def settled(self, arrays: Arrays, runs: int) -> Sequence[NDArray[Any]]:

@@ -236,7 +236,7 @@ def odd_layers(table: tables.LookupTable) -> list[str]:
     efforts: dict[str, list[float]] = {}
     for (layer, name), entry in table.places():
         # A layer may cost nothing, as one without parameters does.
-        if layer not in fixed and entry.value > 0 and (_counts(entry) if known else True):
+        if layer not in fixed and entry.value > 0 and (not known or _counts(entry)):
             efforts.setdefault(name if table.operators else layer, []).append(_effort(entry))
     if len(efforts) < 3:
         return []

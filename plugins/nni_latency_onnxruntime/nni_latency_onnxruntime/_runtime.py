@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ _OWN = ("ReorderInput", "ReorderOutput")
 
 #: Nodes that quantise, or bring a tensor to another device, and compute nothing.
 _CONVERTING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "MemcpyToHost", "MemcpyFromHost")
+
+#: Nodes that run other nodes.
+_OUTER = ("If", "Loop", "Scan")
 
 #: Types of inputs in which floating point numbers are computed, as a profile has them.
 _FLOATS = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "double": "fp64"}
@@ -123,7 +126,14 @@ class _Network(PlacedProfiledNetwork):
         """Read a profile, and what it reports of nodes that fell back."""
         self._fallbacks = find_fallbacks(found["nodes"], self._provider, self._precision)
         names = [(self._known_names(name), name.startswith(_OWN)) for name, *_ in found["nodes"]]
-        return [_profiled(run, names) for run in found["runs"]]
+        inner = self._inner(found["nodes"])
+        return [_profiled(run, names, inner) for run in found["runs"]]
+
+    def _inner(self, nodes: Sequence[Sequence[str]]) -> set[int]:
+        """Return the places of the nodes of branches and loops, whose time is part of that of their own nodes."""
+        if not self._results or all(kind not in _OUTER for _, kind, *_ in nodes):
+            return set()
+        return {place for place, (name, *_) in enumerate(nodes) if name not in self._results}
 
     def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
         """Say by a profile which nodes another provider ran, or ran in floating point although they were quantised."""
@@ -164,13 +174,12 @@ class _Network(PlacedProfiledNetwork):
         return found
 
 
-def _profiled(run: Mapping[str, Any], names: Sequence[tuple[list[str], bool]]) -> ProfiledRun:
-    """Return one run of a profile."""
-    nodes = [
-        ProfiledNode(names[place][0], took * 1e-6, names[place][1])
-        for place, took in zip(run["nodes"], run["took"], strict=True)
-    ]
-    return ProfiledRun(nodes, run["seconds"], (run["begin"][-1] + run["took"][-1] - run["begin"][0]) * 1e-6)
+def _profiled(run: Mapping[str, Any], names: Sequence[tuple[list[str], bool]], inner: Container[int]) -> ProfiledRun:
+    """Return one run of a profile, without inner nodes."""
+    rows = [row for row in zip(run["nodes"], run["begin"], run["took"], strict=True) if row[0] not in inner]
+    nodes = [ProfiledNode(names[place][0], took * 1e-6, names[place][1]) for place, _, took in rows]
+    (_, first, _), (_, last, took) = rows[0], rows[-1]
+    return ProfiledRun(nodes, run["seconds"], (last + took - first) * 1e-6)
 
 
 def _spelt_out(model: onnx.ModelProto) -> onnx.ModelProto:

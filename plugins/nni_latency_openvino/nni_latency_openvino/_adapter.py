@@ -62,6 +62,9 @@ class Network:
 
     def __init__(self, model: Any, threads: int, precision: str) -> None:
         self._model, self._threads, self._precision = model, threads, precision
+        # What was handed over and returned last.
+        self._given: list[Any] = []
+        self._made: list[Any] = []
         self._open()
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
@@ -71,11 +74,14 @@ class Network:
         deployed does not.
         """
         is_new = len(arrays) != len(self._given) or any(one is not other for one, other in zip(arrays, self._given))
-        given = dict(enumerate(arrays)) if is_new else None
+        given = {place: self._apart(array) for place, array in enumerate(arrays)} if is_new else None
+        # If the run fails, it may have taken some of the arrays.
+        self._given = []
         found = self._request.infer(given, share_inputs=True, share_outputs=True)
         self._given = list(arrays)
+        self._made = [np.asarray(item) for item in found.values()]
         self._runs += 1
-        return [np.asarray(item) for item in found.values()]
+        return self._made
 
     def profile(self, feed: Callable[[], Sequence[Any]], runs: int) -> dict[str, Any]:
         """Run it several times; every node has its share of each run's time, the same in all.
@@ -104,6 +110,10 @@ class Network:
         """Return kind and precision of every node of the network as it is run."""
         return [[_info(node, "layerType"), _info(node, "runtimePrecision").lower()] for node in self._nodes]
 
+    def _apart(self, array: Any) -> Any:
+        """Return an array, or a copy of one in the memory to which results are written."""
+        return array.copy() if any(np.may_share_memory(array, made) for made in self._made) else array
+
     def _open(self) -> None:
         settings = {
             "INFERENCE_PRECISION_HINT": _HINTS[self._precision],
@@ -116,7 +126,7 @@ class Network:
         }
         compiled = openvino.Core().compile_model(self._model, "CPU", settings)
         self._request, self._runs = compiled.create_infer_request(), 0
-        self._given: list[Any] = []
+        self._given, self._made = [], []
         self._nodes = compiled.get_runtime_model().get_ordered_ops()
         self._check_precision()
         self._originals = {

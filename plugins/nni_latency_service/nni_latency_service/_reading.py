@@ -12,7 +12,15 @@ from nni_latency.datasets import GraphDocument
 from nni_latency.errors import InvalidValueError, LatencyError, listed
 from nni_latency.graphs import light_onnx
 from nni_latency.imports import require
-from nni_latency.operators import Graph, InputShape, count_operators, load_onnx, onnx_inputs, read_onnx
+from nni_latency.operators import (
+    Graph,
+    InputShape,
+    count_operators,
+    initializers_of,
+    load_onnx,
+    onnx_inputs,
+    read_onnx,
+)
 from nni_latency.units import number_of
 from nni_latency_service.query import as_file
 
@@ -59,9 +67,10 @@ class Reading:
     def _check(self, model: Any, name: str) -> None:
         """Reject external weights, and more weights than the limit."""
         onnx = require("onnx", "Reading ONNX", "onnx")
+        weights = list(initializers_of(model.graph))
         elsewhere = [
             tensor.name
-            for tensor in model.graph.initializer
+            for tensor in weights
             if tensor.data_location == onnx.TensorProto.EXTERNAL
             and [item.value for item in tensor.external_data if item.key == "location"] != [_LEFT_OUT]
         ]
@@ -70,7 +79,7 @@ class Reading:
                 f"{name!r} says that weights are in other files, which the service never opens: {listed(elsewhere)}. "
                 "Send it without weights, as 'nni-latency query' and LatencyClient do."
             )
-        numbers = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+        numbers = sum(math.prod(tensor.dims) for tensor in weights)
         if numbers > self._most:
             raise InvalidValueError(
                 f"{name!r} has {number_of(numbers, 'weight')}, and {self._most} are the most that are taken."
