@@ -45,7 +45,7 @@ from ._op_spec import (
     size_of_attribute,
 )
 from ._rebuild import build_operator
-from ._tracing import capture_operators, run_traced, trace, trace_both
+from ._tracing import DescribesItself, capture_operators, run_traced, trace, trace_both
 
 __all__ = [
     "LARGEST_TENSOR",
@@ -54,6 +54,7 @@ __all__ = [
     "By",
     "ChannelShuffle",
     "Counted",
+    "DescribesItself",
     "Features",
     "Flow",
     "FusionRule",

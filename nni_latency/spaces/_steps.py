@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nni_latency.operators import Flow, OpSpec
 from nni_latency.spaces._varying import Choices, Invalid, Varying
+
+#: Combinations of choices on which it may depend that memory is the same.
+_LARGEST = 1000
 
 ALWAYS, NEVER = Varying.constant(True), Varying.constant(False)
 
@@ -34,15 +38,60 @@ class Step:
     kept: Varying = NEVER
 
 
-#: The step of a tensor that no operator made.
-NOTHING = Step()
+#: The step of a tensor that no operator made, and of one of which it is not known which operator made it.
+NOTHING, UNKNOWN = Step(), Step()
 
 
 @dataclass(eq=False)
 class Memory:
-    """Memory that tensors share, and the step that wrote to it last."""
+    """Memory that tensors share.
+
+    Parameters
+    ----------
+    step : Step
+        What wrote to it last.
+    same : dict of Memory to (Varying or None)
+        Other memory that is the same where a condition holds; None for one of too many choices.
+    age : int
+        Number of those that were made before.
+    """
 
     step: Step = NOTHING
+    same: dict[Memory, Varying | None] = field(default_factory=dict)
+    age: int = field(default_factory=itertools.count().__next__)
+
+    def seen_since(self, age: int) -> Memory:
+        """Return a copy that is the same as this one, unless this is younger and no other is the same."""
+        return Memory(self.step, {self: ALWAYS} if self.age < age or self.same else {})
+
+    def is_same(self, choices: Choices, other: Memory, condition: Varying | None) -> None:
+        """Note that another one is the same where a condition holds."""
+        self.same[other] = other.same[self] = _joined(either, choices, self.same.get(other, NEVER), condition)
+
+    def links(self, choices: Choices) -> dict[Memory, Varying | None]:
+        """Return all memory that is the same for some choices, also through others."""
+        found: dict[Memory, Varying | None] = {}
+        left: list[tuple[tuple[Memory, ...], Varying | None]] = [((self,), ALWAYS)]
+        while left:
+            path, before = left.pop()
+            for other, same in path[-1].same.items():
+                condition = _joined(both, choices, before, same)
+                if other not in path and found.get(other, NEVER) is not None and not _is_never(condition):
+                    found[other] = _joined(either, choices, found.get(other, NEVER), condition)
+                    left.append(((*path, other), condition))
+        return found
+
+
+def _joined(
+    join: Callable[[Choices, Varying, Varying], Varying], choices: Choices, one: Varying | None, other: Varying | None
+) -> Varying | None:
+    """Join two conditions; None if one is None, or they depend on too many choices."""
+    found = None if one is None or other is None else join(choices, one, other)
+    return found if found is not None and found.ids.size <= _LARGEST else None
+
+
+def _is_never(condition: Varying | None) -> bool:
+    return condition is not None and condition.values == (False,)
 
 
 @dataclass
@@ -82,12 +131,15 @@ class Part:
         Its own.
     result : Any
         What it returns, with symbolic tensors.
+    links : mapping of Memory to mapping of Memory to (Varying or None)
+        Where memory of the result is the same as other memory of the result or given.
     """
 
     given: list[Memory]
     starts: list[Step]
     steps: list[Step]
     result: Any
+    links: Mapping[Memory, Mapping[Memory, Varying | None]]
 
     def shorten(self, choices: Choices, memories: Iterable[Memory]) -> None:
         """Make one step of all, unless its results, which are in `memories`, depend on different ones of them."""
@@ -126,60 +178,56 @@ class FlowSteps:
 
 
 def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowSteps:
-    """Divide a module or function into steps, by what it does for all choices to tensors made by some steps."""
+    """Divide a module or function into steps, by what it does for all choices to tensors made by some steps.
+
+    Operators that the same ends depend on are one step. The ends are the results, what is written to, and what cannot
+    be followed; each has a place for every flow.
+    """
     known: list[Flow] = [flow for flow in flows.values if not isinstance(flow, Invalid)]
-    first = known[0]
+    number = choices.combine([flows], known.index)
     given = list(zip(*(flow.given for flow in known), strict=True))
-    written = [n for n, places in enumerate(given) if set(places) != {-1 - n}]
-    ends = {place for place in (*first.results, *(first.given[n] for n in written)) if place is not None and place >= 0}
-    alike = all(replace(flow, operators=first.operators) == first for flow in known)
-    if alike and (len(ends) > 1 or first.lost):
-        steps = _by_operator(choices, flows, first, sources)
-        writers = {-1 - n: source for n, source in enumerate(sources)} | dict(enumerate(steps))
-    else:
-        steps = [_at_once(choices, flows, written, sources)]
-        writers = {}
-    results: list[Step | int] = []
-    for places in zip(*(flow.results for flow in known), strict=True):
-        made = NOTHING if set(places) == {None} else writers.get(places[0], steps[0])
-        results.append(given.index(places) if places in given else made)
+    results = list(zip(*(flow.results for flow in known), strict=True))
+    written = [places for n, places in enumerate(given) if set(places) != {-1 - n}]
+    made = [places for places in results if places not in given and set(places) != {None}]
+    ends = list(dict.fromkeys([*made, *written]))
+    reached = [[flow.reached([place]) for flow, place in zip(known, end, strict=True)] for end in ends]
+    reached.append([flow.reached(flow.lost) for flow in known])
+
+    def of_flow(values: Sequence[Any]) -> Varying:
+        return choices.combine([number], values.__getitem__)
+
+    operators = _by_ends(known, reached)
+    shared = {taking: Step((of_flow(ops),)) for taking, ops in operators.items() if len(taking) > 1}
+    steps = []
+    for end, found in enumerate(reached):
+        takes = [(step, ALWAYS) for taking, step in shared.items() if end in taking]
+        for n, source in enumerate(sources):
+            if source is not NOTHING and any(-1 - n in places for places in found):
+                takes.append((source, of_flow([-1 - n in places for places in found])))
+        own = operators.get(frozenset([end]), [()] * len(known))
+        steps.append(Step((of_flow(own),), tuple(takes)))
+    steps[-1].kept = of_flow([bool(flow.lost) for flow in known])
+    if steps[-1].kept.values == (False,):
+        steps.pop()
+    by_end = dict(zip(ends, steps, strict=False))
     return FlowSteps(
-        steps,
-        results,
-        [writers.get(given[n][0], steps[0]) if n in written else source for n, source in enumerate(sources)],
+        [*shared.values(), *steps],
+        [given.index(places) if places in given else by_end.get(places, NOTHING) for places in results],
+        [by_end.get(places, source) for places, source in zip(given, sources, strict=True)],
     )
 
 
-def _by_operator(choices: Choices, flows: Varying, first: Flow, sources: Sequence[Step]) -> list[Step]:
-    """Return one step for every operator; which takes which is the same for all choices."""
-    writers = {-1 - n: source for n, source in enumerate(sources)}
-    for number, taken in enumerate(first.sources):
-        ops = choices.combine([flows], lambda flow, number=number: (flow.operators[number],))
-        takes = tuple((writers[place], ALWAYS) for place in taken if writers[place] is not NOTHING)
-        writers[number] = Step((ops,), takes, ALWAYS if number in first.lost else NEVER)
-    lost = tuple((writers[place], ALWAYS) for place in first.lost if place < 0)
-    steps = [writers[number] for number in range(len(first.operators))]
-    return [*steps, Step((), lost, ALWAYS)] if lost else steps
-
-
-def _at_once(choices: Choices, flows: Varying, written: Sequence[int], sources: Sequence[Step]) -> Step:
-    """Return one step of all operators that the results, and what is written to, depend on."""
-
-    def reached(flow: Flow) -> frozenset[int]:
-        return flow.reached([*flow.results, *(flow.given[n] for n in written), *flow.lost])
-
-    def needed(flow: Flow) -> tuple[OpSpec, ...]:
-        places = reached(flow)
-        return tuple(op for place, op in enumerate(flow.operators) if place in places)
-
-    needs = choices.combine([flows], reached)
-    takes = (
-        (source, choices.combine([needs], lambda places, place=-1 - n: place in places))
-        for n, source in enumerate(sources)
-        if source is not NOTHING
-    )
-    kept = choices.combine([flows], lambda flow: bool(flow.lost))
-    return Step((choices.combine([flows], needed),), tuple(takes), kept)
+def _by_ends(
+    flows: Sequence[Flow], reached: Sequence[Sequence[frozenset[int]]]
+) -> dict[frozenset[int], list[tuple[OpSpec, ...]]]:
+    """Return the operators of every flow, by the ends that depend on them."""
+    found: dict[frozenset[int], list[tuple[OpSpec, ...]]] = {}
+    for number, flow in enumerate(flows):
+        for place, op in enumerate(flow.operators):
+            taking = frozenset(end for end, places in enumerate(reached) if place in places[number])
+            if taking:
+                found.setdefault(taking, [()] * len(flows))[number] += (op,)
+    return found
 
 
 def used_steps(choices: Choices, steps: Sequence[Step], ends: Iterable[Step]) -> dict[Step, Varying]:

@@ -84,7 +84,7 @@ class SymbolicTensor:
             raise AttributeError(f"A tensor has no attribute {name!r}.")
         attribute = getattr(torch.Tensor, name)
         if not callable(attribute):
-            return self._known(lambda spec: getattr(spec.make(), name))
+            return self._caller.call(attribute.__get__, (self,), {})
         return lambda *args, **kwargs: self._caller.call(attribute, (self, *args), kwargs)
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from nni_latency.operators import (
     By,
+    DescribesItself,
     Flow,
     Learned,
     OpSpec,
@@ -36,6 +38,7 @@ from nni_latency.spaces._steps import (
     ALWAYS,
     NEVER,
     NOTHING,
+    UNKNOWN,
     Memory,
     Part,
     Scope,
@@ -136,8 +139,14 @@ class Walker:
             result = self.run(space, tuple(given[0]), given[1])
         steps = self._scope.steps
         # All count where it is unknown what makes the output.
-        ends = {symbol.memory.step for symbol in symbols_in(result)}.intersection(steps) or steps
-        return counted(self.choices, steps, used_steps(self.choices, steps, ends))
+        ends = {symbol.memory.step for symbol in symbols_in(result)}.intersection([*steps, UNKNOWN]) or steps
+        used = used_steps(self.choices, steps, ends)
+        if used.get(UNKNOWN, NEVER).values != (False,):
+            raise TooManyChoicesError(
+                "The networks cannot be followed: an operator works in place on a tensor that is another one for some "
+                "choices."
+            )
+        return counted(self.choices, steps, used)
 
     def symbol(self, tensor: torch.Tensor) -> SymbolicTensor:
         """Make a symbolic tensor that is the same for all networks."""
@@ -147,23 +156,31 @@ class Walker:
         """Run a module; what it computes is noted. The same module on inputs of the same shapes is looked up."""
         symbols = list(symbols_in([args, kwargs]))
         rest = self._signatures.of_value(replace_symbols([args, dict(kwargs)], iter(range(len(symbols)))))
-        key = (self._signatures.of(module), rest, tuple(symbol.spec.key for symbol in symbols))
+        memories = list(dict.fromkeys(symbol.memory for symbol in symbols))
+        places = tuple(memories.index(symbol.memory) for symbol in symbols)
+        key = (self._signatures.of(module), rest, tuple(symbol.spec.key for symbol in symbols), places)
         if key not in self._runs:
             self._kept.append(module)
-            starts = [Step() for _ in symbols]
-            given = [
-                SymbolicTensor(self, *pair) for pair in zip([s.spec for s in symbols], map(Memory, starts), strict=True)
-            ]
+            starts = [Step() for _ in memories]
+            given = list(map(Memory, starts))
+            new = (SymbolicTensor(self, symbol.spec, given[n]) for symbol, n in zip(symbols, places, strict=True))
             with self.aside() as scope:
-                result = self._dispatch(module, *replace_symbols([args, dict(kwargs)], iter(given)))
-            part = Part([symbol.memory for symbol in given], starts, scope.steps, result)
-            part.shorten(self.choices, (symbol.memory for symbol in symbols_in(result)))
+                result = self._dispatch(module, *replace_symbols([args, dict(kwargs)], new))
+            made = dict.fromkeys(symbol.memory for symbol in symbols_in(result))
+            known = {*given, *made}
+            links = {
+                memory: {other: same for other, same in memory.links(self.choices).items() if other in known}
+                for memory in made
+            }
+            part = Part(given, starts, scope.steps, result, links)
+            part.shorten(self.choices, made)
             self._runs[key] = part
-        return self._replay(self._runs[key], symbols)
+        return self._replay(self._runs[key], memories)
 
-    def _replay(self, part: Part, given: Sequence[SymbolicTensor]) -> Any:
+    def _replay(self, part: Part, given: Sequence[Memory]) -> Any:
         """Note the steps of a part on other tensors."""
-        steps = {NOTHING: NOTHING, **dict(zip(part.starts, (symbol.memory.step for symbol in given), strict=True))}
+        steps = {NOTHING: NOTHING, UNKNOWN: UNKNOWN}
+        steps.update(zip(part.starts, [memory.step for memory in given], strict=True))
 
         def now(step: Step) -> Step:
             if step not in steps and self.follows:
@@ -172,14 +189,17 @@ class Walker:
 
         for step in part.steps:
             steps[step] = self.step(step.operators, [(now(source), taken) for source, taken in step.takes], step.kept)
-        memories = dict(zip(part.given, (symbol.memory for symbol in given), strict=True))
+        memories = dict(zip(part.given, given, strict=True))
         for start, (then, memory) in zip(part.starts, memories.items(), strict=True):
             if then.step is not start:
-                self._scope.write(memory, now(then.step))
+                self.write(memory, now(then.step))
         results = list(symbols_in(part.result))
         for symbol in results:
             if symbol.memory not in memories:
                 memories[symbol.memory] = Memory(now(symbol.memory.step))
+        for memory, links in part.links.items():
+            for other, same in links.items():
+                memories[memory].is_same(self.choices, memories[other], same)
         # A copy of lists, because forwards may append to them.
         copies = (SymbolicTensor(self, symbol.spec, memories[symbol.memory]) for symbol in results)
         return replace_symbols(part.result, copies)
@@ -225,16 +245,31 @@ class Walker:
         return step
 
     def whole(self, run: Callable[[], Any], takes: Sequence[tuple[SymbolicTensor, Varying]]) -> Any:
-        """Run something whose operators count where its result does; it takes some tensors where conditions hold."""
+        """Run something whose operators count where its result does; it takes some tensors where conditions hold.
+
+        What it does to these tensors in place is not followed.
+        """
         sources = [(symbol.memory.step, taken) for symbol, taken in takes]
         with self.aside() as scope:
             result = run()
         step = self.step(self.choices.joined([ops for part in scope.steps for ops in part.operators]), sources)
         scope.undo()
-        for memory in scope.before:
-            self._scope.write(memory, step)
+        own = set(scope.steps)
+        for memory in scope.before if self.follows else ():
+            if memory.step not in own:
+                self.write(memory, UNKNOWN)
         made = (SymbolicTensor(self, symbol.spec, Memory(step)) for symbol in symbols_in(result))
         return replace_symbols(result, made)
+
+    def write(self, memory: Memory, step: Step) -> None:
+        """Note that a step writes to memory, and to what is the same for some choices."""
+        self._scope.write(memory, step)
+        for other, same in memory.links(self.choices).items():
+            if same is None:
+                self._scope.write(other, UNKNOWN)
+            else:
+                differs = self.choices.combine([same], operator.not_)
+                self._scope.write(other, self.step((), [(step, same), (other.step, differs)]))
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[Scope]:
@@ -253,7 +288,7 @@ class Walker:
         results: dict[Any, Any] = {}
         chosen = {value: is_chosen(choice, value) for value in cases} if self.follows else {}
         written: dict[Memory, dict[Any, Step]] = {}
-        scopes = []
+        scopes, age = [], Memory().age
         for value, run in cases.items():
             with self.aside() as scope:
                 try:
@@ -262,7 +297,7 @@ class Walker:
                     scope.undo()
                     scope.steps, scope.before = [Step((Varying.constant(Invalid(str(error))),), (), ALWAYS)], {}
                     result = Invalid(str(error))
-            copies = (SymbolicTensor(self, item.spec, Memory(item.memory.step)) for item in symbols_in(result))
+            copies = (SymbolicTensor(self, item.spec, item.memory.seen_since(age)) for item in symbols_in(result))
             results[value] = replace_symbols(result, copies)
             for memory in scope.before:
                 written.setdefault(memory, {})[value] = memory.step
@@ -317,6 +352,8 @@ class Walker:
             return self._parametrised(module, args, kwargs)
         if isinstance(module, MutableModule) and (module.mutables or type(module).freeze is not MutableModule.freeze):
             return self._enumerated(module, args, kwargs)
+        if self._by == "module" and isinstance(module, DescribesItself):
+            return self._enumerated(module, args, kwargs)  # it is one operator
         try:
             with self.aside() as scope:
                 result = module.forward(*args, **kwargs)
@@ -406,7 +443,7 @@ class Walker:
             symbol.memory = Memory(writer) if isinstance(writer, Step) else given[writer].memory
         for symbol, source, writer in zip(given, sources, steps.given, strict=True):
             if writer is not source:
-                self._scope.write(symbol.memory, writer)
+                self.write(symbol.memory, writer)
         return result
 
     def _trace(
@@ -478,8 +515,11 @@ class Walker:
         if all(isinstance(other, SymbolicTensor) for other in possible.values()):
             impossible = {value: Varying.constant(other) for value, other in results.items() if value not in possible}
             specs = {value: other.spec for value, other in possible.items()}
-            step = self._either({value: other.memory.step for value, other in possible.items()}, chosen)
-            return SymbolicTensor(self, self.choices.switch(choice, impossible | specs), Memory(step))
+            memory = Memory(self._either({value: other.memory.step for value, other in possible.items()}, chosen))
+            for value, where in chosen.items():
+                for source in possible[value].memory.same if value in possible else ():
+                    memory.is_same(self.choices, source, where)
+            return SymbolicTensor(self, self.choices.switch(choice, impossible | specs), memory)
         if all(
             other is first or (not isinstance(other, SymbolicTensor) and other == first) for other in possible.values()
         ):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from nni_latency.estimators import TableEstimator
 from nni_latency.imports import quiet_nni
 from nni_latency.nas import LatencyProfiler, expected_cost
-from nni_latency.operators import trace
+from nni_latency.operators import OpSpec, trace
 from nni_latency.platforms import Platform
 from nni_latency.spaces import (
     TooManyChoicesError,
@@ -145,6 +146,97 @@ class InPlace(ModelSpace):
         return self.source([layer + 1, self.plain(features), features])
 
 
+class Aliases(ModelSpace):
+    """Activations in place on the result of a choice, or on what it may be, of which the other one is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.acts = nn.ModuleList([nn.SiLU(inplace=True), nn.Hardswish(inplace=True), nn.ELU(inplace=True)])
+        self.skip, self.after, self.before = (_choice(f"layer{n}", nn.Identity()) for n in range(3))
+        self.deep = Repeat(lambda _: nn.Conv2d(8, 8, 3, padding=1), (0, 2), label="depth")
+        self.source = InputChoice(4, 1, label="source")
+
+    def forward(self, inputs):
+        features = self.stem(inputs)
+        changed = self.after(self.skip(features))
+        self.acts[0](changed)
+        kept = self.before(features)
+        self.acts[1](features)
+        self.acts[2](self.deep(kept))
+        return self.source([features, changed, kept, torch.tanh(inputs)])
+
+
+class Twice(ModelSpace):
+    """One tensor that a module takes twice, and changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.pair = nn.Conv2d(3, 8, 3, padding=1), Pair()
+        self.source = InputChoice(2, 1, label="source")
+
+    def forward(self, inputs):
+        one, other = self.stem(inputs), self.stem(inputs)
+        return self.source([*self.pair(one, one), *self.pair(one, other)][1:4:2])
+
+
+class Pair(nn.Module):
+    """Changes the first of two tensors; returns what it makes of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.act = _choice("layer"), nn.SiLU(inplace=True)
+
+    def forward(self, one, other):
+        self.act(one)
+        return self.layer(one), torch.exp(other)
+
+
+class Asking(ModelSpace):
+    """A module with two results that asks for a size that is searched, and one that describes itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.asks, self.describes = Asks(), Describes()
+        self.source = InputChoice(3, 1, label="source")
+
+    def forward(self, inputs):
+        one, other = self.asks(inputs)
+        return self.source([one, other.mT, self.describes(other)])
+
+
+class Asks(nn.Module):
+    """Two branches behind a layer of searched width, of which the second has one operator more where it is narrow."""
+
+    def __init__(self):
+        super().__init__()
+        width = nni.choice("width", [4, 8])
+        self.stem, self.one, self.other = (
+            MutableConv2d(3, width, 3, padding=1),
+            MutableConv2d(width, 8, 1),
+            MutableConv2d(width, 8, 3, padding=1),
+        )
+
+    def forward(self, inputs):
+        features = self.stem(inputs)
+        narrow = features.shape[1] == 4
+        return self.one(features), self.other(torch.tanh(features) if narrow else features)
+
+
+class Describes(nn.Module):
+    """A choice within one operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = _choice("layer")
+
+    def forward(self, inputs):
+        return torch.exp(self.layer(inputs))
+
+    def op_spec(self, shape):
+        return OpSpec.of("block", [shape], kernel=self.layer.kernel_size[0])
+
+
 class Assigned(ModelSpace):
     """A result that is assigned to a part of another one cannot be followed: it counts."""
 
@@ -233,6 +325,23 @@ class Taker(nn.Module):
         return self.layer(self.keeper[0].kept + inputs)
 
 
+class Changing(ModelSpace):
+    """Cells with a candidate that changes its input."""
+
+    def __init__(self, n_cells):
+        super().__init__()
+        self.stems = Stems()
+        candidates = [nn.Conv2d(8, 8, 3, padding=1), nn.Sequential(nn.SiLU(inplace=True), nn.Conv2d(8, 8, 1))]
+        self.cells = nn.ModuleList(Cell(candidates, 2, 1, 2, label=f"cell{number}") for number in range(n_cells))
+        self.squeeze = nn.Conv2d(16, 8, 1)
+
+    def forward(self, inputs):
+        before, last = self.stems(inputs)
+        for cell in self.cells:
+            before, last = last, self.squeeze(cell([before, last]))
+        return last
+
+
 class Squeezes(nn.Module):
     """What a cell does to the results of the two before it."""
 
@@ -287,11 +396,27 @@ def test_profile_counts_what_the_platform_executes(name, arguments):
         (lambda: Branches(3, "mean"), 30, 10),
         (Levels, 30, 30),
         (InPlace, 12, 12),
+        (Aliases, 60, 60),
+        (Twice, 6, 6),
+        (Asking, 20, 15),
         (Assigned, 6, 3),
         (Cells, 30, 10),
         (lambda: Cells("loose_end"), 30, 10),
     ],
-    ids=["one", "two", "list", "three", "levels", "in place", "assigned", "cells", "loose ends"],
+    ids=[
+        "one",
+        "two",
+        "list",
+        "three",
+        "levels",
+        "in place",
+        "aliases",
+        "twice",
+        "asking",
+        "assigned",
+        "cells",
+        "loose ends",
+    ],
 )
 def test_operators_of_an_own_space_are_those_that_the_platform_executes(make, n, saves, by):
     space, inputs = make(), torch.zeros(1, 3, 16, 16)
@@ -322,6 +447,15 @@ def test_a_module_that_takes_what_another_one_has_kept_is_refused():
     assert operators_of_space(space, inputs).parts
     with pytest.raises(TooManyChoicesError, match="a module takes what another one has kept"):
         operators_of_space(space, inputs, runs_unused=False)
+
+
+def test_a_cell_that_changes_its_inputs_in_place_is_refused_where_they_are_used():
+    inputs = torch.zeros(1, 3, 16, 16)
+    for n_cells, refused in ((1, False), (2, True)):
+        space = Changing(n_cells)
+        assert operators_of_space(space, inputs).parts
+        with pytest.raises(TooManyChoicesError, match="works in place") if refused else nullcontext():
+            operators_of_space(space, inputs, runs_unused=False)
 
 
 def test_a_space_of_too_many_uses_is_profiled_network_by_network():
