@@ -264,12 +264,13 @@ class NetworkSchedule(Schedule):
     @property
     def measured(self) -> list[str]:
         """Keys of the networks that were visited, in order."""
-        return [key for key in self.networks if key in self._samples]
+        return [key for key in self.networks if key in self._samples and key not in self.failures]
 
     @property
     def unsettled(self) -> int:
         """Number of networks of the current session that need more samples."""
-        return len([key for key in self._members if key in self._wanted and not self._is_done(key)])
+        left = [key for key in self._members if key in self._wanted and key not in self.failures]
+        return len([key for key in left if not self._is_done(key)])
 
     def sessions(self) -> Iterator[int]:
         """Yield the sessions, each with its own share of the networks if these are divided."""
@@ -338,7 +339,6 @@ class NetworkSchedule(Schedule):
         for key, chain in self.networks.items():
             if any(subject.key == failure.subject for subject in chain):
                 self.failures.setdefault(key, failure.reason)
-                self._samples.pop(key, None)
 
     def _is_done(self, key: str) -> bool:
         """Return whether a network needs no more samples; evaluated once a round."""
