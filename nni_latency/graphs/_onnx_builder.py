@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nni_latency.imports import require
+from nni_latency.operators import taken_by
 
 #: Version of the file format, and that for operator sets from 21 on.
 _IR_VERSION, _NEWER_IR_VERSION, _NEWER_OPSET = 8, 10, 21
@@ -189,7 +190,7 @@ class OnnxBuilder:
         for node in reversed(self._nodes):
             if not used.isdisjoint(node.output):
                 nodes.append(node)
-                used.update(_taken(node))
+                used.update(taken_by(node))
         nodes.reverse()
         weights = [value for name, value in self._values.items() if name in used]
         results = [helper.make_value_info(name, self._types[name]) for name in outputs]
@@ -199,11 +200,3 @@ class OnnxBuilder:
             opsets.append(helper.make_opsetid(RUNTIME, 1))
         version = _IR_VERSION if self.opset < _NEWER_OPSET else _NEWER_IR_VERSION
         return helper.make_model(graph, opset_imports=opsets, ir_version=version)
-
-
-def _taken(node: Any) -> Iterator[str]:
-    """Yield the names of the tensors that a node and those of its branches take."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in attribute.g.node:
-            yield from _taken(inner)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,7 +36,7 @@ from nni_latency.spaces import (
     operators_of_space,
     plan_of,
 )
-from nni_latency.tables import HEAD_ONLY, UNKNOWN_SPACE, SpaceReference
+from nni_latency.tables import HEAD_ONLY, UNKNOWN_SPACE, SpaceReference, sample_text
 from nni_latency.units import format_metric, with_article
 
 #: Networks that an estimator measures which measures on demand; the operators of all others are predicted.
@@ -77,7 +76,7 @@ class FrozenCost(ChoiceCost):
 
     def __call__(self, sample: Mapping[str, Any]) -> float:
         """Return the cost of one sample."""
-        key = json.dumps(sample, sort_keys=True, default=str)
+        key = sample_text(sample)
         if key not in self._known:
             with torch.device("meta"):
                 network = self.space.freeze(dict(sample))

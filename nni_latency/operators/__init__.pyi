@@ -31,7 +31,7 @@ from ._inputs import (
 )
 from ._onnx import load_onnx, read_onnx
 from ._onnx_joins import add_consumers, add_producers, join_onnx, parallel_onnx
-from ._onnx_model import initializers_of
+from ._onnx_model import initializers_of, taken_by
 from ._onnx_weights import OnnxBuild, onnx_inputs, onnx_network, without_weights
 from ._op_spec import (
     LARGEST_TENSOR,
@@ -112,6 +112,7 @@ __all__ = [
     "shuffle_channels",
     "size_of_attribute",
     "supported_kinds",
+    "taken_by",
     "tensors_in",
     "trace",
     "trace_both",

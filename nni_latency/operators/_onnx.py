@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,8 @@ def fit_branches(model: Any, path: str | Path) -> None:
     network because of one that never runs.
     """
     bodies = (model.graph, *model.functions)
-    if not any(_has_branches(body.node) for body in bodies) or any(map(_is_open, fed_inputs(model.graph))):
+    nodes = (node for body in bodies for part in nested(body) for node in part.node)
+    if all(node.op_type != "If" for node in nodes) or any(map(_is_open, fed_inputs(model.graph))):
         return
     onnx = require("onnx", "Reading ONNX", "onnx")
     walk = Walk(onnx, model, lambda node: (describe_node(node), ()), str(path))
@@ -123,13 +124,6 @@ def fit_branches(model: Any, path: str | Path) -> None:
         walk.run(model.graph, ordered(model.graph, path))
     for branch, other in walk.unfit:
         branch.CopyFrom(other)
-
-
-def _has_branches(nodes: Iterable[Any]) -> bool:
-    return any(
-        node.op_type == "If" or any(_has_branches(item.g.node) for item in node.attribute if item.HasField("g"))
-        for node in nodes
-    )
 
 
 def fed_inputs(graph: Any) -> list[Any]:

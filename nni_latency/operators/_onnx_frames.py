@@ -80,6 +80,10 @@ class Frame:
     depth: int = 0
     hints: dict[str, Any] = field(default_factory=dict)
 
+    def outermost(self, place: int) -> int:
+        """Return the index of the node of the file that a node here belongs to; at top level the node itself."""
+        return place if self.place is None else self.place
+
     def inside(self, name: str, place: int, key: str) -> Frame:
         """Return the frame of a body, which includes the outer values."""
         return replace(
@@ -87,7 +91,7 @@ class Frame:
             values=ChainMap({}, self.values),
             hints={},
             prefix=f"{self.prefix}{name}.",
-            place=place if self.place is None else self.place,
+            place=self.outermost(place),
             key=f"{self.key}{key}/",
             depth=self.depth + 1,
         )

@@ -113,7 +113,7 @@ def ordered(graph: Any, path: str | Path) -> list[tuple[int, Any]]:
     makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     known = {item.name for item in (*graph.input, *graph.initializer)}
     known |= {item.values.name for item in graph.sparse_initializer}
-    needs = [[name for name in _taken(node) if name not in known] for node in nodes]
+    needs = [[name for name in taken_by(node) if name not in known] for node in nodes]
     unknown = [name for names in needs for name in names if name not in makers]
     if unknown:
         raise InvalidValueError(f"{str(path)!r} takes tensors that nothing makes: {listed(dict.fromkeys(unknown))}.")
@@ -143,15 +143,15 @@ def _needed(wanted: list[int], sources: Sequence[Iterable[int]]) -> set[int]:
     return found
 
 
-def _taken(node: Any) -> list[str]:
-    """Return the inputs of a node, and the outer values used by its branches and loops."""
+def taken_by(node: Any) -> list[str]:
+    """Return the names of the tensors that an ``onnx.NodeProto`` takes, those for its branches and loops included."""
     found = [name for name in node.input if name]
     for attribute in node.attribute:
         for body in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
             own = {item.name for item in (*body.input, *body.initializer)}
             own |= {name for inner in body.node for name in inner.output}
             own |= {item.values.name for item in body.sparse_initializer}
-            found += [name for inner in body.node for name in _taken(inner) if name not in own]
+            found += [name for inner in body.node for name in taken_by(inner) if name not in own]
             found += [item.name for item in body.output if item.name not in own]
     return found
 

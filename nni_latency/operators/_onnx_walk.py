@@ -209,9 +209,7 @@ class Walk:
             op, details = self._describe(step)
             number = len(self.operators)
             self.operators.append(
-                TracedOperator(
-                    name, op, writers, place if frame.place is None else frame.place, details, self._parameters(step)
-                )
+                TracedOperator(name, op, writers, frame.outermost(place), details, self._parameters(step))
             )
             writers = (number,)
         return [item and replace(item, writers=writers) for item in values]
@@ -309,8 +307,7 @@ class Walk:
         writers = dict.fromkeys(number for item in taken for number in item.writers)
         dtype = max(found, key=lambda item: item.size).dtype if found else "float32"
         op = OpSpec.of("if", [item.shape for item in found], dtype=dtype)
-        number = place if frame.place is None else frame.place
-        self.operators.append(TracedOperator(name, op, tuple(writers), number, parameters=0))
+        self.operators.append(TracedOperator(name, op, tuple(writers), frame.outermost(place), parameters=0))
         return [replace(item, writers=(len(self.operators) - 1,)) for item in found]
 
     def _tried(self, branch: Any, frame: Frame) -> Branch:

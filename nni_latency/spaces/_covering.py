@@ -16,9 +16,9 @@ from nni_latency.estimators import nominal_time
 from nni_latency.operators import Trace, freeze_inputs, trace_both
 from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
-from nni_latency.spaces._samples import Sample, canonical, draw_samples
+from nni_latency.spaces._samples import Sample, draw_samples
 from nni_latency.spaces._space_key import cached, space_key
-from nni_latency.tables import OperatorPlan, PlannedNetwork
+from nni_latency.tables import OperatorPlan, PlannedNetwork, sample_text
 
 #: Networks that are measured unless another number is asked for.
 N_NETWORKS = 30
@@ -93,7 +93,7 @@ def _trace_all(
     for index, sample in enumerate(samples):
         build = network_of(space, sample)
         try:
-            traces = cached("traces", key and f"{key} {canonical(sample)}", partial(_trace, build, inputs))
+            traces = cached("traces", key and f"{key} {sample_text(sample)}", partial(_trace, build, inputs))
             drawn.append(PlannedNetwork(sample, build, *traces))
         except Exception as error:  # user code may raise anything
             reason = error

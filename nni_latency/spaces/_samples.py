@@ -19,7 +19,7 @@ from nni_latency.spaces._finding import reference_of
 from nni_latency.spaces._networks import example_inputs_of, network_of
 from nni_latency.spaces._nni import LayerChoice, ModelSpace, SampleValidationError
 from nni_latency.spaces._varying import TooManyChoicesError, as_key
-from nni_latency.tables import SpaceReference
+from nni_latency.tables import SpaceReference, sample_text
 
 #: A sample of a space, ``{label: choice}``, as NNI understands it.
 Sample = dict[str, Any]
@@ -64,7 +64,7 @@ def draw_samples(space: Any, n: int, random_state: int | np.random.RandomState =
     while len(found) < n and tries < _MOST_TRIES:
         sample = _draw(space, mutables, generator)
         tries += 1
-        if sample is not None and found.setdefault(canonical(sample), sample) is sample:
+        if sample is not None and found.setdefault(sample_text(sample), sample) is sample:
             tries = 0
     if n and not found:
         raise InvalidValueError(f"No valid sample of {type(space).__name__} was found in {_MOST_TRIES} draws.")
@@ -208,11 +208,6 @@ def list_choices(space: Any) -> tuple[dict[str, tuple[Any, ...]], Callable[[dict
     return values, raw
 
 
-def canonical(sample: Mapping[str, Any]) -> str:
-    """Write a sample as JSON; equal samples give the same text."""
-    return json.dumps(sample, sort_keys=True, default=str)
-
-
 def _is_drawn(mutable: Any) -> bool:
     """Whether a label stands for a choice, and not for a constraint among others."""
     return hasattr(mutable, "values") or hasattr(mutable, "low")
@@ -297,7 +292,7 @@ class SampledSpace:
 
     def draw(self, n: int, seed: int = 0) -> dict[str, Sample]:
         """Draw networks that no table was measured with, ``random 1`` and so on; a small space may have fewer."""
-        known = {canonical(sample) for sample in self.known}
+        known = {sample_text(sample) for sample in self.known}
         drawn = draw_samples(self.model_space, n + len(known), seed + _OFFSET)
-        new = [sample for sample in drawn if canonical(sample) not in known][:n]
+        new = [sample for sample in drawn if sample_text(sample) not in known][:n]
         return {f"random {index + 1}": sample for index, sample in enumerate(new)}

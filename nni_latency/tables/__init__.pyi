@@ -13,7 +13,7 @@ from ._builder import build_table, rebuild_table, write_table
 from ._building import METERED, Measured, Measuring, MeasuringOptions, StoreSource, as_store, new_file
 from ._comparison import TableComparison, compare_tables
 from ._counted import count_table
-from ._entries import UNKNOWN, Entry, MeasuredNetwork, TableLayer, named_operators
+from ._entries import UNKNOWN, Entry, MeasuredNetwork, TableLayer, named_operators, sample_text
 from ._header import CostDocument, CountedDocument, HeaderDocument, SpaceDocument, TableHeader, counts_content
 from ._known_costs import CachedCost, KnownCosts
 from ._layer_schedule import LayerSchedule, candidate_subjects
@@ -108,6 +108,7 @@ __all__ = [
     "operator_entries",
     "rebuild_table",
     "reference_networks",
+    "sample_text",
     "scale_table",
     "shipped_table",
     "shipped_tables",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,6 +143,11 @@ class TableLayer:
         """Build the layer of a plan; failed candidates have no entry, even if they were measured before."""
         kept = {choice: entry for choice, entry in entries.items() if choice not in failures}
         return cls(layer.name, tuple(layer.candidates), kept, layer.searched, layer.default, dict(failures))
+
+
+def sample_text(sample: Mapping[str, Any]) -> str:
+    """Write a sample as JSON; equal samples give the same text, also where one has lists and the other tuples."""
+    return json.dumps(dict(sample), sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from nni_latency.estimators import (
 )
 from nni_latency.notebook import Drawn
 from nni_latency.platforms import Platform, check_same_platform
-from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes
+from nni_latency.tables import MeasurePlan, NetworkMeasurements, NetworkSource, NetworkTimes, sample_text
 from nni_latency.units import format_percent, format_rank_correlation, number_of
 
 #: Metrics measured on whole networks.
@@ -223,17 +222,12 @@ def predict_references(
     """
     known = {}
     if isinstance(estimator, TableEstimator):
-        known = {_text(network.sample): Estimate.of(network) for network in estimator.table.networks}
+        known = {sample_text(network.sample): Estimate.of(network) for network in estimator.table.networks}
     found = {}
     for name, selection in references.items():
         with contextlib.suppress(MissingEntryError):
-            found[name] = known.get(_text(selection)) or _predict(estimator, plan, selection)
+            found[name] = known.get(sample_text(selection)) or _predict(estimator, plan, selection)
     return found
-
-
-def _text(selection: Mapping[str, Any]) -> str:
-    """Write a selection so that lists and tuples of the same choices are equal."""
-    return json.dumps(dict(selection), sort_keys=True, default=str)
 
 
 def _predict(estimator: Estimator, plan: NetworkSource, selection: Mapping[str, Any]) -> Estimate:

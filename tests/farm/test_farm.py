@@ -242,8 +242,7 @@ def test_workers_find_a_farm_that_comes_back(tmp_path):
         first.join("worker", device())
         with first.client() as client:
             first.wait_for(1, client)
-        first.scheduler.kill()
-        first.scheduler.join()
+        first.kill_scheduler()
         wait_until(lambda: "is looked for again" in first.said.read_text())
         with FarmOfProcesses(tmp_path, port=port) as second, second.client() as client:
             second.wait_for(1, client)
@@ -256,8 +255,7 @@ def test_a_worker_looks_for_a_farm_that_goes_while_it_joins(tmp_path):
         port = farm.FarmAddress.parse(first.address).port
         first.join("worker", partial(WaitingDevice, file, "device"))
         wait_until(lambda: first.said.exists() and "times its reference networks" in first.said.read_text())
-        first.scheduler.kill()
-        first.scheduler.join()
+        first.kill_scheduler()
         file.touch()
         wait_until(lambda: "is looked for again" in first.said.read_text())
         with FarmOfProcesses(tmp_path, port=port) as second, second.client() as client:
@@ -279,8 +277,7 @@ def test_a_worker_looks_for_a_farm_that_goes_while_a_check_waits_for_a_job(tmp_p
             measuring = threading.Thread(target=measure)
             measuring.start()
             wait_until(lambda: client.workers()[0].benches and time.time() - client.workers()[0].checked > 2.0)
-            processes.scheduler.kill()
-            processes.scheduler.join()
+            processes.kill_scheduler()
             measuring.join()
         wait_until(lambda: "is looked for again" in processes.said.read_text())
 
@@ -292,8 +289,7 @@ def test_a_worker_says_once_why_it_does_not_find_its_farm_again(tmp_path):
         processes.join("worker", device())
         with processes.client() as client:
             processes.wait_for(1, client)
-        processes.scheduler.kill()
-        processes.scheduler.join()
+        processes.kill_scheduler()
         wait_until(lambda: "Connection refused" in processes.said.read_text())
         with socket.create_server(("127.0.0.1", port)):
             wait_until(lambda: "is no farm, or it does not trust this side" in processes.said.read_text())
@@ -306,8 +302,7 @@ def test_a_client_says_that_the_farm_is_gone(processes):
     with processes.client() as client:
         processes.wait_for(1, client)
         benches = client.benches("device.fake.fp32.t1")
-        processes.scheduler.kill()
-        processes.scheduler.join()
+        processes.kill_scheduler()
         with pytest.raises(RemoteError, match=r"does not answer any more\. What was measured is kept"):
             measured(benches)
 

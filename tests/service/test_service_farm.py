@@ -57,8 +57,7 @@ def test_a_farm_that_is_lost_is_found_again_and_what_is_known_is_answered(tmp_pa
         machines = RemoteMachines(partial(farm.Farm, first.address))
         service = LatencyService(LatencyQuery(store, machines=machines))
         assert [_ask(service, "relu()@1x8:float32").source for _ in range(2)] == ["measurement", "record"]
-        first.scheduler.kill()
-        first.scheduler.join()
+        first.kill_scheduler()
         wait_until(lambda: not machines.platforms())
         begin = time.monotonic()
         assert service.known("relu()@1x8:float32", _PLATFORM).source == "record"

@@ -85,6 +85,11 @@ class FarmOfProcesses:
             self.close()
             raise RemoteError("The scheduler of the farm did not start.")
 
+    def kill_scheduler(self) -> None:
+        """Kill the process of the scheduler."""
+        self.scheduler.kill()
+        self.scheduler.join()
+
     def join(self, name: str, make: Callable[[], Runtime] = FakeDevice, **options: Any) -> None:
         """Start a worker, which joins in the background.
 
