@@ -278,8 +278,8 @@ class NetworkSchedule(Schedule):
             self._members = self._drawn.get(process) or self._draw_members()
             if self._members:
                 yield process
-        if not self.measured:
-            reason = next(iter(self.failures.values()), "none was tried")
+        if self._wanted.isdisjoint(self.measured):
+            reason = next((why for key, why in self.failures.items() if key in self._wanted), "none was tried")
             raise MeasurementError(f"No network can be run: {reason}.")
 
     @property
