@@ -429,4 +429,6 @@ def _forget_shapes(graph: Any) -> None:
     for part in nested(graph):
         del part.value_info[:]
         for output in part.output:
-            output.type.tensor_type.ClearField("shape")
+            # Outputs of branches need no type; touching it would make one without an element type.
+            if output.type.HasField("tensor_type"):
+                output.type.tensor_type.ClearField("shape")

@@ -135,6 +135,13 @@ def test_network_with_branches_can_be_run(tmp_path):
     network = onnx_network(tmp_path / "branches.onnx")
     (found,) = ReferenceEvaluator(network.model).run(None, network.feed([np.array([1, 2], np.float32)]))
     assert found.tolist() == [-2, -4]
+    # The results of a branch need no type in a file, and get none that is incomplete.
+    for item in nodes[3].attribute:
+        item.g.output[0].ClearField("type")
+    model.graph.node[3].CopyFrom(nodes[3])
+    onnx.save(model, tmp_path / "branches.onnx")
+    larger = onnx_network(tmp_path / "branches.onnx", 4).model
+    assert [item.g.output[0].HasField("type") for item in larger.graph.node[3].attribute] == [False, False]
 
 
 def test_weights_of_branches_are_left_out_and_made_up(tmp_path):
