@@ -37,7 +37,8 @@ GROUPS = (
     *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
     *("transposed convolution", "matrix product", "attention", "normalisation", "softmax", "reduction", "lookup"),
     *("movement", "max pooling", "average pooling", "elementwise"),
-    *("activation of a product", "sum with a product", "chain of elementwise", "transcendental"),
+    *("activation of a product", "sum with a product", "normalisation of a product"),
+    *("transcendental of a product", "chain behind a product", "chain of elementwise", "transcendental"),
     *("batch normalisation", "product of activations", "copy"),
     *("recurrent layer", "interpolation", "selection", "local response normalisation", "quantisation", "branch"),
     # Many times as slow as other activations where it is not fused.
@@ -48,6 +49,13 @@ GROUPS = (
 _PRODUCTS = frozenset(
     ("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution", "matrix product")
 )
+
+#: Groups of operators that some runtimes compute together with the product before them.
+_BEHIND_PRODUCTS = frozenset(group for group in GROUPS if group.endswith((" of a product", " with a product")))
+_BEHIND_PRODUCTS |= {"chain behind a product"}
+
+#: Groups that can be fused with what they read.
+_FUSIBLE = frozenset(("elementwise", "batch normalisation"))
 
 _ELEMENTWISE = frozenset(("elementwise", "transcendental", "chain of elementwise"))
 
@@ -130,7 +138,7 @@ def encode_graph(graph: Graph) -> EncodedGraph:
     described = [describe_operator(item.op) for item in graph.operators]
     sources = [item.sources for item in graph.operators]
     edges = [(source, number) for number, found in enumerate(sources) for source in found]
-    amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, 6))
+    amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, 7))
     own = np.array([item.features for item in described], dtype=np.float32)
     return EncodedGraph(
         features=np.hstack([own.reshape(len(described), -1), _read(sources, amounts)]).astype(np.float32),
@@ -144,32 +152,47 @@ def encode_graph(graph: Graph) -> EncodedGraph:
 
 
 def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Insert the parts of inputs, outputs and weights outside of caches before the calls.
+    """Replace the elements of weights by how many are read, and insert the parts outside of caches before the calls.
 
-    A recurrent layer reads its weights at every step, all but the first time from a cache.
+    All but the first reading of a weight is from a cache.
     """
-    moved, calls = amounts[:, 2:5], amounts[:, 5:]
+    moved, read, calls = amounts[:, 2:5], amounts[:, 5:6], amounts[:, 6:]
     far = moved * np.minimum(1.0, moved * _BYTES / _FAR)
     far[:, 2] = moved[:, 2] * min(1.0, moved[:, 2].sum() * _BYTES / _FAR_WEIGHTS)
-    return np.hstack([amounts[:, :4], moved[:, 2:] * calls, far, calls])
+    return np.hstack([amounts[:, :4], read, far, calls])
 
 
 def _groups(operators: Sequence[TracedOperator]) -> list[str]:
     """Return the group of every operator; those that a runtime may fuse with their inputs have separate groups."""
-    readers = Counter(source for item in operators for source in item.sources)
+    plain = [_OWN_GROUP.get(item.op.kind, group_of(item.op)) for item in operators]
+    plain = [group if group in GROUPS else "elementwise" for group in plain]
+    # What others than elementwise operators read as well, a runtime has to store.
+    stored = {
+        source
+        for item, group in zip(operators, plain, strict=True)
+        if group not in _FUSIBLE
+        for source in item.sources
+    }
     groups: list[str] = []
-    for item in operators:
-        group = _OWN_GROUP.get(item.op.kind, group_of(item.op))
-        if group == "elementwise":
-            alone = {groups[source] for source in item.sources if readers[source] == 1}
-            if alone & _PRODUCTS:
-                group = "activation of a product" if len(item.sources) == 1 else "sum with a product"
-            elif item.op.kind in _TRANSCENDENTAL:
-                group = "transcendental"
-            elif alone & _ELEMENTWISE:
-                group = "chain of elementwise"
-        groups.append(group if group in GROUPS else "elementwise")
+    for item, group in zip(operators, plain, strict=True):
+        before = {groups[source] for source in item.sources if source not in stored} if group in _FUSIBLE else set()
+        groups.append(_fused(item, group, before))
     return groups
+
+
+def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
+    """Return the group of an operator behind operators of other groups that it can be fused with."""
+    if not before & (_PRODUCTS | _BEHIND_PRODUCTS):
+        if group != "elementwise" or not before & _ELEMENTWISE and item.op.kind not in _TRANSCENDENTAL:
+            return group
+        return "transcendental" if item.op.kind in _TRANSCENDENTAL else "chain of elementwise"
+    if group == "batch normalisation":
+        return "normalisation of a product" if before & _PRODUCTS else group
+    if item.op.kind in _TRANSCENDENTAL:
+        return "transcendental of a product"
+    if not before & (_PRODUCTS | {"normalisation of a product"}):
+        return "chain behind a product"
+    return "activation of a product" if len(item.sources) == 1 else "sum with a product"
 
 
 def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDArray[np.float64]:

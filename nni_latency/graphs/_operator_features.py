@@ -70,7 +70,8 @@ class DescribedOperator:
     features : tuple of float
         Features, `N_OWN` of them.
     amounts : tuple of float
-        Operations, operations with padded channels, elements of inputs, outputs and weights, and calls.
+        Operations, operations with padded channels, elements of inputs, outputs and weights, elements of weights that
+        are read in a run, and calls.
     kind : int
         Index into `KINDS` plus one; 0 for any other kind.
     uncounted : str
@@ -92,9 +93,11 @@ def describe_operator(op: OpSpec) -> DescribedOperator:
     logs = [_log(value) for value in (*amounts, work.macs, moved)]
     lanes = _LANES[-1]
     filled = 1 + _waste(int(op.get("out_channels", _out_shape(op)[-1] if _out_shape(op) else 1)), lanes)
+    steps, directions = _steps(op)
+    read = (work.params * steps, steps * directions)
     return DescribedOperator(
         (*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op)),
-        (float(work.flops), work.flops * (filled if work.macs else 1.0), *map(float, amounts[1:]), float(_steps(op))),
+        (float(work.flops), work.flops * (filled if work.macs else 1.0), *map(float, (*amounts[1:], *read))),
         _CODES.get(_name(op), 0),
         "" if counted else op.kind,
     )
@@ -112,12 +115,12 @@ def _name(op: OpSpec) -> str:
     return op.kind
 
 
-def _steps(op: OpSpec) -> int:
-    """Return the number of calls one after another: the steps of a recurrent layer, in all directions."""
+def _steps(op: OpSpec) -> tuple[int, int]:
+    """Return the steps of a recurrent layer, at each of which it reads all its weights, and its directions."""
     if op.kind not in _RECURRENT or not op.input_shapes or len(op.input_shapes[0]) < 2:
-        return 1
+        return 1, 1
     directions = max(1, str(op.get("weights") or "").count("+") // 3)
-    return max(1, op.input_shapes[0][1 if op.get("batch_first") else 0] * directions)
+    return max(1, op.input_shapes[0][1 if op.get("batch_first") else 0]), directions
 
 
 def _shape_features(op: OpSpec) -> list[float]:
@@ -170,7 +173,7 @@ def _layout_features(op: OpSpec) -> list[float]:
         _log(float(last)),
         max(-8.0, math.log2(second)) if second > 0 else 1.0,
         math.log2(_ITEM_SIZES.get(op.dtype, 4)),
-        _log(_steps(op)),
+        _log(math.prod(_steps(op))),
         _log(float(states)) if isinstance(states, int) else 0.0,
     ]
 

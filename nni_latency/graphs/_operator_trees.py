@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 #: Strength of the shrinkage of a group's costs to those of all operators, and their lower bound relative to these.
 _SHARED, _FLOOR = 0.03, 0.1
 
+#: Number of networks with timed kernels up to which the shrinkage is as strong; with more, a group may cost a hundred
+#: times as much as others.
+_FEW = 60
+
 #: Lower bound of the common costs, relative to the nominal machine; and where a platform is added, which may be a GPU:
 #: an H200 computes 8,000 times as fast, while its calls cost more.
 _LEAST, LEAST_ADDED = 0.02, 1e-4
@@ -354,8 +358,8 @@ def fit_rates(
     """
     n_graphs, n_groups, n_terms = totals.shape
     runs = np.full(n_graphs, _RUN)
-    shared = np.column_stack([totals.sum(1), runs]) / measured[:, None]
-    common = np.maximum(nonnegative(shared, np.ones(n_graphs)), least)
+    together = np.column_stack([totals.sum(1), runs]) / measured[:, None]
+    common = np.maximum(nonnegative(together, np.ones(n_graphs)), least)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
     design = np.column_stack([totals.reshape(n_graphs, -1), runs]) / measured[:, None] * start
     wanted = np.ones(n_graphs)
@@ -364,7 +368,8 @@ def fit_rates(
         weights = np.sqrt(kernels.shares)
         design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
         wanted = np.concatenate([wanted, weights])
-    held = _SHARED * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
+    shared = _SHARED if kernels is None else _SHARED * min(1.0, _FEW / n_graphs)
+    held = shared * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
     # Use normal equations: there are many more kernels than rates.
     gram = design.T @ design + held.T @ held
     right = design.T @ wanted + held.T @ held.sum(1)

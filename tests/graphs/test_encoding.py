@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoding of networks: groups of operators that runtimes may fuse, and the weights that recurrent layers read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nni_latency.graphs._encoding import GROUPS, TERMS, encode_graph
+from nni_latency.operators import OpSpec, chained, trace
+
+
+class Gated(nn.Module):
+    """A hard swish that an exporter has written as its parts, and a shortcut from a tensor that a convolution reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        self.second = nn.Conv2d(8, 8, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        made = self.first(images)
+        made = made * torch.clamp(made + 3, 0, 6) / 6
+        return torch.sigmoid(self.second(made)) + made
+
+
+def _groups(module: nn.Module, inputs: Tensor) -> list[tuple[str, str]]:
+    graph = trace(module.eval(), inputs)
+    groups = [GROUPS[number] for number in encode_graph(graph).groups]
+    return [(item.op.kind, group) for item, group in zip(graph.operators, groups, strict=True)]
+
+
+def test_operators_behind_a_product_have_groups_of_their_own():
+    assert _groups(Gated(), torch.zeros(1, 3, 8, 8)) == [
+        ("conv2d", "dense convolution"),
+        ("batch_norm", "normalisation of a product"),
+        # The normalised tensor has two readers, and both can be fused with it.
+        ("add", "activation of a product"),
+        ("clamp", "chain behind a product"),
+        ("mul", "sum with a product"),
+        ("div", "chain behind a product"),
+        ("conv2d", "pointwise convolution"),
+        ("sigmoid", "transcendental of a product"),
+        ("add", "chain behind a product"),
+    ]
+
+
+def test_what_another_operator_reads_is_not_fused():
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, data: Tensor) -> Tensor:
+            made = self.first(data)
+            return self.second(made) + nn.functional.relu(made)
+
+    assert ("relu", "elementwise") in _groups(Shared(), torch.zeros(1, 8))
+    alone = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Hardtanh(), nn.Sigmoid())
+    assert [group for _, group in _groups(alone, torch.zeros(1, 8))] == [
+        "elementwise",
+        "chain of elementwise",
+        "transcendental",
+    ]
+
+
+def test_a_recurrent_layer_reads_its_weights_at_every_step():
+    def terms(**attributes: str) -> dict[str, float]:
+        op = OpSpec.of("lstm", [(7, 1, 4)], **attributes)
+        return dict(zip(TERMS, encode_graph(chained([op])).terms[0].tolist(), strict=True))
+
+    one = terms(weights="20x4+20x5+20+20")
+    both = terms(weights="20x4+20x5+20+20+20x4+20x5+20+20")
+    assert both["calls"] == 2 * one["calls"] == pytest.approx(14e-6)
+    assert both["weights"] == 2 * one["weights"]
+    assert one["weights"] > 7 * one["far_weights"]
