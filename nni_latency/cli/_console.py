@@ -71,7 +71,9 @@ def results() -> Console:
 
 def remarks() -> Console:
     """Return the console for progress and remarks."""
-    return _SafeConsole(stderr=True, highlight=False, quiet=is_quiet())
+    console = _SafeConsole(stderr=True, highlight=False, quiet=is_quiet())
+    console.folds = console.is_terminal
+    return console
 
 
 @contextlib.contextmanager

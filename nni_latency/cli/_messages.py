@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
+import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -68,7 +71,7 @@ def warnings_as_remarks() -> Iterator[None]:
         if not issubclass(category, LatencyWarning):
             by_python(message, category, *where, **more)
         elif not is_quiet() and is_new(str(message)):
-            click.echo(printable(str(message)), err=True)
+            click.echo(folded(printable(str(message))), err=True)
 
     with warnings.catch_warnings():
         by_python = warnings.showwarning
@@ -87,6 +90,14 @@ def _note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         ctx.meta[f"{_PREFIX}{parameter.name}"] = True
     if _is("quiet") and _is("verbose"):
         raise click.UsageError("--quiet and --verbose exclude each other. Give one of them.")
+
+
+def folded(text: str) -> str:
+    """Fold a text for stderr between words, if that is a screen; words such as paths are left whole."""
+    if not sys.stderr.isatty():
+        return text
+    fold = textwrap.TextWrapper(shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(fold.fill(line) for line in text.split("\n"))
 
 
 def as_typed(message: str, command: click.Command | None) -> str:
