@@ -75,7 +75,7 @@ def test_bar_moves_inside_of_a_first_round():
 @pytest.mark.skipif(sys.platform == "win32", reason="opens a terminal of POSIX")
 def test_remarks_and_errors_are_folded_between_words_on_a_screen(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    remark = "Other processes took 65.3 % of the processors' time. Stop them, which 'top' lists."
+    remark = "Other processes had taken more than 65.3 % of the time. Stop them, which 'top' lists."
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w", encoding="utf-8") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
@@ -88,4 +88,5 @@ def test_remarks_and_errors_are_folded_between_words_on_a_screen(monkeypatch):
             shown += os.read(ours, 100_000).decode().replace("\r\n", "\n")
     os.close(ours)
     check_lines(shown, 40)
+    assert "65.3 %" in shown
     assert " ".join(shown.split()).startswith(f"{remark} Error: ")
