@@ -83,6 +83,10 @@ def command(
         estimator.measure([(item.model, item.example_inputs()) for item in made])
         answers = [ask_network(estimator, item) for item in made]
     print_answers(answers, estimator, wanted.top)
+    if not estimator.n_measured:
+        remarks().print(
+            "Nothing was measured: the database has it. Measure again with --database memory.", markup=False
+        )
 
 
 def _estimator(

@@ -152,6 +152,13 @@ def test_nothing_is_measured_twice(answer, made):
     assert [runtime.sessions for runtime in made] == [1, 0]
 
 
+def test_an_answer_from_the_database_says_so(run, made):
+    first, second = (run("measure", *WIDE, "--database", "known.sqlite") for _ in range(2))
+    assert first.stdout == second.stdout
+    assert "Nothing was measured" not in first.stderr
+    assert "Nothing was measured: the database has it." in second.stderr
+
+
 def test_sample_of_a_space_of_ones_own(answer, tmp_path):
     (tmp_path / "sample.json").write_text('{"width": 16, "end": 0}')
     content = answer("space.py:Space@sample.json", "--input", "3,8,8")
