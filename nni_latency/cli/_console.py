@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from rich.text import Text
 import nni_latency.estimators as estimators
 import nni_latency.tables as tables
 import nni_latency.validation as validation
-from nni_latency.cli._messages import is_new, is_quiet, is_verbose, printable
+from nni_latency.cli._messages import breaks, is_new, is_quiet, is_verbose, printable
 from nni_latency.cli._supervision import INTERRUPTED
 from nni_latency.errors import LISTED, listed
 from nni_latency.platforms import FACTS, Platform
@@ -71,7 +70,9 @@ def results() -> Console:
 
 def remarks() -> Console:
     """Return the console for progress and remarks."""
-    return _SafeConsole(stderr=True, highlight=False, quiet=is_quiet())
+    console = _SafeConsole(stderr=True, highlight=False, quiet=is_quiet())
+    console.folds = console.is_terminal
+    return console
 
 
 @contextlib.contextmanager
@@ -230,15 +231,8 @@ def check_reached(requirements: Iterable[validation.Requirement], scores: estima
 
 
 def _folded(text: Text, width: int) -> Text:
-    """Fold a text between words; a word that is wider than the screen, such as a path, is left whole."""
-    lines: list[Text] = []
-    for line in text.split("\n", allow_blank=True):
-        begin, breaks = 0, []
-        for word in re.finditer(r"\S+", line.plain):
-            if cell_len(line.plain[begin : word.end()]) > width and line.plain[begin : word.start()].strip():
-                begin = word.start()
-                breaks.append(begin)
-        lines += line.divide(breaks)
+    """Fold a text between words."""
+    lines = [part for line in text.split("\n", allow_blank=True) for part in line.divide(breaks(line.plain, width))]
     for line in lines:
         line.rstrip()
     return Text("\n").join(lines)

@@ -9,13 +9,13 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any
+from typing import IO, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from nni_latency.cli._added import added_commands
-from nni_latency.cli._messages import as_typed, is_verbose, noise_options, printable, warnings_as_remarks
+from nni_latency.cli._messages import as_typed, folded, is_verbose, noise_options, printable, warnings_as_remarks
 from nni_latency.cli._supervision import INTERRUPTED, begin_supervised, end_supervised, is_needed, supervise
 from nni_latency.errors import LatencyError
 
@@ -60,6 +60,10 @@ class Failure(click.ClickException):
 
     exit_code = 2
 
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the sentence to stderr."""
+        click.echo(folded(f"Error: {self.format_message()}"), file=file, err=True)
+
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, and turns the package's errors into failures."""
@@ -74,7 +78,7 @@ class LazyGroup(click.Group):
             return super().main(*args, **options)
         except OSError as error:
             _give_up_stdout()
-            click.echo(f"Error: {printable(_explain(error))}", err=True)
+            Failure(printable(_explain(error))).show()
             sys.exit(Failure.exit_code)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

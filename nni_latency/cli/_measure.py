@@ -20,6 +20,7 @@ from nni_latency.cli._network import NETWORKS, NetworkOptions, make_networks, pa
 from nni_latency.cli._option import grouped, option
 from nni_latency.cli._report import ReportingCommand
 from nni_latency.cli._supervision import user_code
+from nni_latency.errors import MeasurementError
 from nni_latency.units import number_of
 
 By = Literal["network", "module", "graph"]
@@ -65,6 +66,12 @@ def command(
     """
     named = parse_networks(networks, network)
     runtime = make_runtime(platform)
+    file = next((item.text for item in named if item.kind == "onnx"), None)
+    if file is not None and not runtime.takes_onnx:
+        raise MeasurementError(
+            f"The runtime {runtime.name!r} does not read ONNX files. Measure {file!r} with one that does, such as "
+            "--runtime onnxruntime, or give the network as a module."
+        )
     if wanted.by != "network" and not runtime.sees_calls:
         raise runtime.sees_no_calls("Measure with --runtime torch, or the whole network with --by network.")
     made = list(make_networks(named, network))
@@ -76,6 +83,10 @@ def command(
         estimator.measure([(item.model, item.example_inputs()) for item in made])
         answers = [ask_network(estimator, item) for item in made]
     print_answers(answers, estimator, wanted.top)
+    if not estimator.n_measured:
+        remarks().print(
+            "Nothing was measured: the database has it. Measure again with --database memory.", markup=False
+        )
 
 
 def _estimator(

@@ -36,7 +36,11 @@ device_option = partial(
 
 threads_option = partial(option, "Number of CPU threads.", type=click.IntRange(1), default=1)
 
-runtime_option = partial(fields_option, "Options of the runtime, such as channels_last=true.", "--runtime-option")
+runtime_option = partial(
+    fields_option,
+    "Options of the runtime, such as channels_last=true, or of another device: python=PATH.",
+    "--runtime-option",
+)
 
 database_option = partial(
     option,

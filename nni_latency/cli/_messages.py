@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
+import sys
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import click
+from rich.cells import cell_len
 
 from nni_latency.errors import LatencyWarning
 
 _PREFIX = "nni_latency.noise."
+
+#: A word, with the unit behind it if it is a number.
+_WORD = re.compile(r"\S+(?:(?<=\d) (?:%|[mun]?s|m?J|W|[KMG]i?B)(?![\w/]))?")
 
 #: Control characters, which could clear the screen or write elsewhere, and those that change the direction of text.
 _UNPRINTABLE = dict.fromkeys(
@@ -68,7 +75,7 @@ def warnings_as_remarks() -> Iterator[None]:
         if not issubclass(category, LatencyWarning):
             by_python(message, category, *where, **more)
         elif not is_quiet() and is_new(str(message)):
-            click.echo(printable(str(message)), err=True)
+            click.echo(folded(printable(str(message))), err=True)
 
     with warnings.catch_warnings():
         by_python = warnings.showwarning
@@ -87,6 +94,25 @@ def _note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         ctx.meta[f"{_PREFIX}{parameter.name}"] = True
     if _is("quiet") and _is("verbose"):
         raise click.UsageError("--quiet and --verbose exclude each other. Give one of them.")
+
+
+def folded(text: str) -> str:
+    """Fold a text for stderr between words, if that is a screen."""
+    if not sys.stderr.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    places = [(line, [0, *breaks(line, width), len(line)]) for line in text.split("\n")]
+    return "\n".join(line[begin:end].rstrip() for line, ends in places for begin, end in pairwise(ends))
+
+
+def breaks(line: str, width: int) -> list[int]:
+    """Return where a line is broken between words; a word wider than the screen, such as a path, stays whole."""
+    begin, found = 0, []
+    for word in _WORD.finditer(line):
+        if cell_len(line[begin : word.end()]) > width and line[begin : word.start()].strip():
+            begin = word.start()
+            found.append(begin)
+    return found
 
 
 def as_typed(message: str, command: click.Command | None) -> str:

@@ -64,7 +64,9 @@ class ParetoOptions:
         metavar=ESTIMATOR,
         rare=True,
     )
-    samples: int = option("Random networks of --plot, and as many searched ones.", type=click.IntRange(2), default=40)
+    samples: int = option(
+        "Random networks of --plot, and as many searched ones.", type=click.IntRange(2), default=40, rare=True
+    )
 
     def plane(self, first: nas.LatencyProfiler, searched: Searched) -> _Plane | None:
         """Return the two costs that are drawn against each other; None where it is accuracy against cost.

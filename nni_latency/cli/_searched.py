@@ -96,9 +96,7 @@ class SearchOptions:
     batch_size: int | None = option(
         "Images per run on the device.  [default: the table's; a different value is an error]", type=click.IntRange(1)
     )
-    epochs: int = option(
-        "Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs, rare=True
-    )
+    epochs: int = option("Epochs of the search; of every trial of a strategy with trials.", default=_SETTINGS.epochs)
     trials: int = option("Number of trials of evolution and random.", type=click.IntRange(1), default=20)
     training_fields: tuple[tuple[str, Any], ...] = training_option(
         "How networks learn, such as final_epochs=5,batch_size=32", Training

@@ -311,7 +311,7 @@ class Session:
         names = [name.replace("_", "-") for name in dict.fromkeys(["numpy", *outside])]
         return (
             f"{python!r} of {self.connection.description} (Python {self.hello.get('python', '?')}, {machine}) cannot "
-            f"load {package!r} ({reason}). Set 'python' of the device to another one, or install it there: "
+            f"load {package!r} ({reason}). Name another Python by python=PATH, or install it there: "
             f"{install_command(python, names)}"
         )
 

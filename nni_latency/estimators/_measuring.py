@@ -99,6 +99,8 @@ class MeasuringEstimator(Estimator):
     metric = "latency"
     #: Granularity of the trace.
     by: By = "graph"
+    #: Networks that this estimator has measured; the others were known.
+    n_measured = 0
 
     def __init__(
         self, *, runtime: Runtime | None = None, protocol: Protocol | None = None, store: StoreSource = None
@@ -153,6 +155,7 @@ class MeasuringEstimator(Estimator):
             if unknown:
                 self._check_runtime()
                 self._measure(unknown)
+                self.n_measured += len(unknown)
 
     def _measure(self, networks: Sequence[TracedNetwork]) -> None:
         """Measure networks in one campaign; raise if any of them fails."""

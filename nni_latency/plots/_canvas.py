@@ -223,12 +223,16 @@ class HeldOut:
         return self.predicted / self.measured
 
 
-def draw_held_out(axes: Any, groups: Mapping[str, HeldOut], what: str) -> None:
-    """Draw predicted against measured by group, with error bars of the measurements and bands of 5 and 10 %."""
+def draw_held_out(axes: Any, groups: Mapping[str, HeldOut], what: str, *, named: bool = True) -> None:
+    """Draw predicted against measured by group, with error bars of the measurements and bands of 5 and 10 %.
+
+    Unless the groups are named, something else in the picture tells what colour each has.
+    """
     every = np.concatenate([values for item in groups.values() for values in (item.measured, item.predicted)])
     for place, (name, item) in enumerate(groups.items()):
         colour = PALETTE[place] if place < _MOST_GROUPS else GREY
         label = name if place < _MOST_GROUPS else ("others" if place == _MOST_GROUPS else None)
+        label = label if named else None
         if item.low is not None and item.high is not None:
             ends = np.maximum(0.0, [item.measured - item.low, item.high - item.measured])
             axes.errorbar(
@@ -239,7 +243,7 @@ def draw_held_out(axes: Any, groups: Mapping[str, HeldOut], what: str) -> None:
     logarithmic(axes)
     axes.set_xlabel(f"measured {what}")
     axes.set_ylabel(f"predicted {what}")
-    if len(groups) > _INSIDE:
+    if named and len(groups) > _INSIDE:
         beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "alignment": "left"}
     else:
         beside = {"loc": "upper left"}
@@ -248,37 +252,39 @@ def draw_held_out(axes: Any, groups: Mapping[str, HeldOut], what: str) -> None:
 
 
 def draw_ratios(axes: Any, groups: Mapping[str, HeldOut]) -> None:
-    """Draw predicted over measured by group, as boxes and points, beside the interval of each group's predictions."""
+    """Draw predicted over measured by group, a row each of a box and points, below the interval of its predictions."""
     values = [item.ratios for item in groups.values()]
+    places = range(len(values))
     axes.boxplot(
         values,
-        positions=range(len(values)),
-        orientation="vertical",
+        positions=places,
+        orientation="horizontal",
         showfliers=False,
-        widths=0.6,
+        widths=0.5,
         medianprops={"color": "black"},
     )
     for place, group in enumerate(values):
         spread = np.linspace(-0.18, 0.18, len(group)) if len(group) > 1 else np.zeros(1)
         colour = PALETTE[place] if place < _MOST_GROUPS else GREY
-        axes.scatter(place + spread, group, s=8, color=colour, alpha=0.6, lw=0)
+        axes.scatter(group, place + spread, s=8, color=colour, alpha=0.6, lw=0)
     known = [(place, item.factor) for place, item in enumerate(groups.values()) if item.factor is not None]
     if known:
         _draw_intervals(axes, known)
-    axes.axhline(1, color=GREY, lw=1)
-    axes.set_xlim(-0.5, len(values) - 0.3)
-    name_columns(axes, list(groups))
-    logarithmic(axes, "y")
-    axes.set_ylabel("predicted over measured")
-    plain(axes, "y")
+    axes.axvline(1, color=GREY, lw=1)
+    # The first row is on top.
+    axes.set_ylim(len(values) - 0.5, -0.6)
+    axes.set_yticks(places, list(groups), fontsize=SMALL)
+    logarithmic(axes, "x")
+    axes.set_xlabel("predicted over measured")
+    plain(axes, "x")
 
 
 def _draw_intervals(axes: Any, factors: Sequence[tuple[int, float]]) -> None:
     """Draw by what ratios the intervals of predictions allow them to be off, a bar at each place."""
     axes.errorbar(
-        [place + _BESIDE for place, _ in factors],
         np.ones(len(factors)),
-        yerr=np.array([[1 - 1 / factor, factor - 1] for _, factor in factors]).T,
+        [place - _BESIDE for place, _ in factors],
+        xerr=np.array([[1 - 1 / factor, factor - 1] for _, factor in factors]).T,
         fmt="none",
         ecolor=DARK,
         elinewidth=1.5,

@@ -17,6 +17,7 @@ from nni_latency.cli import main
 from nni_latency.cli._outputs import WritingCommand
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = DOCS.parent / "README.md"
 
 #: What all commands share.
 DOCUMENT = DOCS / "cli.rst"
@@ -83,6 +84,15 @@ def test_help_lists_what_most_people_need_and_the_rest_is_listed_in_sections(run
     assert "--help-all" in shown
     assert "Where measurements are kept" in everything
     assert "--protocol" in everything
+
+
+def test_help_lists_the_options_of_the_first_page(run):
+    lines = re.findall(r"^\$ nni-latency (.+)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert lines
+    for line in lines:
+        words = line.split()
+        words = words[: 2 if isinstance(_command(words[0]), click.Group) else 1]
+        assert not _options_in(line) - _options_in(run(*words, "--help").stdout), line
 
 
 def test_quiet_and_verbose_stand_anywhere(run, fails):

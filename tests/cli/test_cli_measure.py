@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tiny import TINY_KWARGS
@@ -151,6 +152,13 @@ def test_nothing_is_measured_twice(answer, made):
     assert [runtime.sessions for runtime in made] == [1, 0]
 
 
+def test_an_answer_from_the_database_says_so(run, made):
+    first, second = (run("measure", *WIDE, "--database", "known.sqlite") for _ in range(2))
+    assert first.stdout == second.stdout
+    assert "Nothing was measured" not in first.stderr
+    assert "Nothing was measured: the database has it." in second.stderr
+
+
 def test_sample_of_a_space_of_ones_own(answer, tmp_path):
     (tmp_path / "sample.json").write_text('{"width": 16, "end": 0}')
     content = answer("space.py:Space@sample.json", "--input", "3,8,8")
@@ -180,7 +188,9 @@ def test_onnx_file_needs_a_runtime_that_reads_it(fails):
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 4])
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out])), "net.onnx")
-    assert "a runtime for ONNX files, such as 'onnxruntime'" in fails("measure", "net.onnx", "--batch-size", 2)
+    said = fails("measure", "net.onnx", "--batch-size", 2, "--database", "none.sqlite")
+    assert "does not read ONNX files. Measure 'net.onnx' with one that does, such as --runtime onnxruntime" in said
+    assert not Path("none.sqlite").exists()
 
 
 def test_architecture_of_a_plan_names_its_layers(answer):

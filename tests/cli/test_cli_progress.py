@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 
 import pytest
+from narrow import check_lines
 from rich.console import Console
 
-from nni_latency.cli import _console, progress
+from nni_latency.cli import _console, main, progress, remarks
 from nni_latency.cli._console import Part
 from nni_latency.cli._measuring import Measuring, StoreOptions
 from nni_latency.measurement import Progress
@@ -68,3 +70,23 @@ def test_bar_moves_inside_of_a_first_round():
         assert (task.description, task.fields["left"]) == ("round 1", "at most 2 s left")
         measuring.on_step(Progress(1, 8.0, 0.8, 0), "1 of 9 networks")
         assert (task.completed, task.fields["left"]) == (0.8, "at most 2 s left")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="opens a terminal of POSIX")
+def test_remarks_and_errors_are_folded_between_words_on_a_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    remark = "Other processes had taken more than 65.3 % of the time. Stop them, which 'top' lists."
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        remarks().print(remark, markup=False)
+        with pytest.raises(SystemExit):
+            main(["show", "a_name_that_no_file_and_no_table_that_ships_has.json"])
+        screen.flush()
+        shown = ""
+        while "nni-latency show" not in " ".join(shown.split()):
+            shown += os.read(ours, 100_000).decode().replace("\r\n", "\n")
+    os.close(ours)
+    check_lines(shown, 40)
+    assert "65.3 %" in shown
+    assert " ".join(shown.split()).startswith(f"{remark} Error: ")

@@ -96,5 +96,5 @@ def test_ratios_stand_beside_the_interval_of_a_prediction():
     draw_ratios(axes, {"a": HeldOut(ones, 1.1 * ones, factor=1.25), "b": HeldOut(ones, 0.9 * ones)})
     (bars,) = axes.containers
     (lines,) = bars.lines[2]
-    assert [segment[:, 1].tolist() for segment in lines.get_segments()] == [pytest.approx([0.8, 1.25])]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
+    assert [segment[:, 0].tolist() for segment in lines.get_segments()] == [pytest.approx([0.8, 1.25])]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
