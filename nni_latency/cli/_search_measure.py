@@ -16,7 +16,7 @@ import nni_latency.tables as tables
 import nni_latency.validation as validation
 from nni_latency.cli._measuring import DeviceOptions, check_known, has_runtime, make_runtime
 from nni_latency.cli._searched import Searched
-from nni_latency.errors import MeasurementError, MismatchError
+from nni_latency.errors import MismatchError
 from nni_latency.platforms import Platform
 from nni_latency.units import METRIC_UNITS, format_metric
 
