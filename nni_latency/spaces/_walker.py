@@ -117,7 +117,7 @@ class Walker:
         # Objects that are identified by `id` stay alive, so that no other object gets the same one.
         self._kept: list[Any] = []
 
-    def walk(self, space: nn.Module, args: Sequence[torch.Tensor], kwargs: Mapping[str, torch.Tensor]) -> list[Varying]:
+    def walk(self, space: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Varying]:
         """Run the whole space on meta tensors of the inputs' shapes, and return its operators by choices."""
         given = [self.symbol(item) for item in args], {name: self.symbol(item) for name, item in kwargs.items()}
         self.tracer.learned = shares_memory_of([*space.parameters()])
@@ -135,8 +135,10 @@ class Walker:
             )
         return counted(self.choices, steps, used)
 
-    def symbol(self, tensor: torch.Tensor) -> SymbolicTensor:
-        """Make a symbolic tensor that is the same for all networks."""
+    def symbol(self, tensor: Any) -> Any:
+        """Make a symbolic tensor that is the same for all networks; of a list or tuple of tensors, one of each."""
+        if isinstance(tensor, (list, tuple)):
+            return type(tensor)(map(self.symbol, tensor))
         return SymbolicTensor(self, Varying.constant(TensorSpec.of(tensor)), Memory(Step()))
 
     def run(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
