@@ -124,6 +124,19 @@ def test_results_are_those_of_the_inputs_of_each_run(kind):
             )
 
 
+def test_inputs_may_be_changed_in_place(profiled):
+    """An adapter may read an array where it is, or copy one that is transposed."""
+    runtime, module = profiled(), nn.Linear(8, 8).eval()
+    with runtime.session(), torch.inference_mode():
+        subject = Subject.of_module(module, (8, 8))
+        for inputs in (runtime.inputs((8, 8)), runtime.inputs((8, 8)).T):
+            stage = runtime.prepare(subject, inputs)
+            for _ in range(2):
+                found = torch.from_numpy(stage(inputs).copy())
+                torch.testing.assert_close(found, module(torch.from_numpy(inputs)), rtol=1e-2, atol=1e-2)
+                inputs *= -1
+
+
 def test_network_may_take_its_own_results(profiled):
     """Equal layers of a chain are one network, and an adapter may return the memory to which it writes."""
     runtime, module = profiled(), nn.Linear(64, 64).eval()

@@ -67,8 +67,8 @@ class NetworkFile:
     @cached_property
     def weights(self) -> int:
         """Number of weights."""
-        graph = load_onnx(self.path, self._asked).graph
-        return sum(math.prod(tensor.dims) for tensor in initializers_of(graph))
+        model = load_onnx(self.path, self._asked)
+        return sum(math.prod(tensor.dims) for tensor in initializers_of(model))
 
     @property
     def graph(self) -> Graph:

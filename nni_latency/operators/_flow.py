@@ -28,6 +28,9 @@ class Flow:
         Places of the tensors that every operator takes.
     results : tuple of (int or None)
         Places that made the tensors of the result; None for a tensor that no operator made.
+    memory : tuple of int
+        What the tensors of the result share memory with: the place of a tensor that was given, or else the index of the
+        first such tensor of the result.
     given : tuple of int
         Places that wrote last to the tensors that were given: an operator, or the tensor itself.
     lost : tuple of int
@@ -36,7 +39,7 @@ class Flow:
     Examples
     --------
     >>> relu, exp = (OpSpec.of(kind, [(1, 8)]) for kind in ("relu", "exp"))
-    >>> flow = Flow((relu, exp), ((-1,), (-2,)), (0,), (-1, -2), ())
+    >>> flow = Flow((relu, exp), ((-1,), (-2,)), (0,), (0,), (-1, -2), ())
     >>> sorted(flow.reached(flow.results))
     [-1, 0]
     """
@@ -44,6 +47,7 @@ class Flow:
     operators: tuple[OpSpec, ...]
     sources: tuple[tuple[int, ...], ...]
     results: tuple[int | None, ...]
+    memory: tuple[int, ...]
     given: tuple[int, ...]
     lost: tuple[int, ...]
 
@@ -78,14 +82,20 @@ class Ledger:
         self._lost: list[int] = []
 
     def append(
-        self, name: str, op: OpSpec, sources: Sequence[int], result: Any, last_call: int, parameters: int
+        self,
+        name: str,
+        op: OpSpec,
+        sources: Sequence[int],
+        result: Any,
+        last_call: int,
+        parameters: int,
+        within: Any = (),
     ) -> None:
-        """Record an operator."""
-        tensors = list(tensors_in(result))
-        for tensor in tensors:
+        """Record an operator; ``within`` are the results of its calls, which may be in place."""
+        for tensor in tensors_in([within, result]):
             self._writers[memory_of(tensor)] = len(self.operators)
             self._kept.append(tensor)
-        if not tensors:
+        if not any(True for _ in tensors_in(result)):
             self._lost.append(len(self.operators))
         self.operators.append(TracedOperator(name, op, tuple(sources), last_call, parameters=parameters))
 
@@ -94,10 +104,12 @@ class Ledger:
         known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
         return list(dict.fromkeys(number for number in known if number is not None))
 
-    def returned(self, result: Any) -> tuple[int, ...]:
-        """Return the operators that made the result of the network, and those that may have; empty if it is unknown."""
+    def returned(self, result: Any, inputs: Any) -> tuple[int, ...] | None:
+        """Return the operators that made the result of the network, and those that may have; None if it is unknown."""
         found = self.sources(result)
-        return tuple(dict.fromkeys([*found, *self._lost])) if found else ()
+        own = set(map(memory_of, tensors_in(inputs)))
+        is_known = found or any(memory_of(tensor) in own for tensor in tensors_in(result))
+        return tuple(dict.fromkeys([*found, *self._lost])) if is_known else None
 
     def lose_track(self, arguments: Any) -> None:
         """Note that the arguments are used in a way that is not followed, such as in an assignment to a part of one."""
@@ -105,11 +117,13 @@ class Ledger:
 
     def flow(self, result: Any) -> Flow:
         """Return what was recorded, given what the module or function returned."""
+        given, made = (list(map(memory_of, some)) for some in (self._given, tensors_in(result)))
         return Flow(
             tuple(item.op for item in self.operators),
             tuple(item.sources for item in self.operators),
-            tuple(self._writers.get(memory_of(tensor)) for tensor in tensors_in(result)),
-            tuple(self._writers[memory_of(tensor)] for tensor in self._given),
+            tuple(map(self._writers.get, made)),
+            tuple(-1 - given.index(item) if item in given else made.index(item) for item in made),
+            tuple(self._writers[item] for item in given),
             tuple(dict.fromkeys(self._lost)),
         )
 

@@ -68,8 +68,8 @@ class Graph:
         Shapes of the inputs.
     remarks : tuple of str
         Assumptions made to read the network, such as the iterations of a data-dependent loop.
-    returned : tuple of int, default=()
-        Indices of the operators whose results are the outputs, or may be; empty if they are unknown.
+    returned : tuple of int or None, default=None
+        Indices of the operators whose results are the outputs, or may be; None if they are unknown.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class Graph:
     outputs: tuple[tuple[int, ...], ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     remarks: tuple[str, ...] = ()
-    returned: tuple[int, ...] = ()
+    returned: tuple[int, ...] | None = None
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -102,12 +102,14 @@ class Graph:
         >>> [item.name for item in graph.without_unused().operators]
         ['a']
         """
+        if self.returned is None:
+            return self
         used, left = set(self.returned), list(self.returned)
         while left:
             new = set(self.operators[left.pop()].sources) - used
             used |= new
             left += new
-        if not used or len(used) == len(self.operators):
+        if len(used) == len(self.operators):
             return self
         numbers = {number: place for place, number in enumerate(sorted(used))}
         operators = tuple(

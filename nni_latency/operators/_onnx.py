@@ -24,6 +24,7 @@ from nni_latency.operators._onnx_model import (
     nested,
     open_onnx,
     ordered,
+    parts_of,
     shape_in_file,
 )
 from nni_latency.operators._onnx_nodes import describe_node
@@ -113,8 +114,7 @@ def fit_branches(model: Any, path: str | Path) -> None:
     A file for inputs of several sizes has a branch for each. Runtimes infer the shapes of all of them, and refuse the
     network because of one that never runs.
     """
-    bodies = (model.graph, *model.functions)
-    nodes = (node for body in bodies for part in nested(body) for node in part.node)
+    nodes = (node for part in parts_of(model) for node in part.node)
     if all(node.op_type != "If" for node in nodes) or any(map(_is_open, fed_inputs(model.graph))):
         return
     onnx = require("onnx", "Reading ONNX", "onnx")

@@ -77,7 +77,7 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
         raise InvalidValueError(
             f"{str(path)!r} has {number_of(nodes, 'node')}, and {_MOST_NODES} are the most that are read."
         )
-    tensors = list(initializers_of(model.graph))
+    tensors = list(initializers_of(model))
     negative = [tensor.name for tensor in tensors if any(size < 0 for size in tensor.dims)]
     if negative:
         raise InvalidValueError(f"{str(path)!r} has tensors with sizes below 0: {listed(negative)}.")
@@ -267,15 +267,22 @@ def nested(graph: Any) -> Iterator[Any]:
                 yield from nested(inner)
 
 
-def initializers_of(graph: Any) -> Iterator[Any]:
-    """Yield the tensors that a graph and its branches and loops hold: the weights of an ``onnx.GraphProto``."""
-    for part in nested(graph):
-        yield from part.initializer
+def parts_of(model: Any) -> Iterator[Any]:
+    """Yield the graph and the functions of a model, with their branches and loops."""
+    for body in (model.graph, *model.functions):
+        yield from nested(body)
+
+
+def initializers_of(model: Any) -> Iterator[Any]:
+    """Yield the weights of an ``onnx.ModelProto``, those in functions, branches and loops included."""
+    for part in parts_of(model):
+        # A function holds none, but its branches may.
+        yield from getattr(part, "initializer", ())
 
 
 def leave_out_weights(onnx: Any, model: Any) -> None:
     """Remove the values of larger floating-point tensors from a model."""
-    for tensor in initializers_of(model.graph):
+    for tensor in initializers_of(model):
         if tensor.data_type in fractional(onnx) and math.prod(tensor.dims) >= LEFT_OUT:
             leave_out(onnx, tensor)
 

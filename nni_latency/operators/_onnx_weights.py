@@ -25,7 +25,7 @@ from nni_latency.operators._onnx_model import (
     initializers_of,
     lacks_values,
     leave_out_weights,
-    nested,
+    parts_of,
     shape_in_file,
 )
 
@@ -78,8 +78,8 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
         _number(model.graph)
         count = len(model.graph.node)
         generator = np.random.default_rng(0)
-        spreads, made_up = _spreads(model.graph), dict[str, Any]()
-        for tensor in initializers_of(model.graph):
+        spreads, made_up = _spreads(model), dict[str, Any]()
+        for tensor in initializers_of(model):
             if lacks_values(onnx, tensor):
                 if tensor.data_type not in fractional(onnx):
                     raise InvalidValueError(
@@ -162,11 +162,11 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
         return Inputs(tuple(found))
 
 
-def _spreads(graph: Any) -> dict[str, tuple[float, float]]:
+def _spreads(model: Any) -> dict[str, tuple[float, float]]:
     """Return the mean and standard deviation of random weights by name, chosen to avoid underflow and overflow."""
-    dims = {tensor.name: tuple(tensor.dims) for tensor in initializers_of(graph)}
+    dims = {tensor.name: tuple(tensor.dims) for tensor in initializers_of(model)}
     found: dict[str, tuple[float, float]] = {}
-    for node in (node for part in nested(graph) for node in part.node):
+    for node in (node for part in parts_of(model) for node in part.node):
         if node.op_type == "BatchNormalization":
             # Scale and variance are 1, shift and mean are 0.
             found |= dict.fromkeys((node.input[1], node.input[4]), (1.0, 0.0))

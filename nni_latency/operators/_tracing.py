@@ -197,12 +197,11 @@ def _misfit(model: nn.Module, inputs: Inputs, error: Exception) -> InvalidValueE
 def _run(model: nn.Module, inputs: Inputs, ways: Sequence[By]) -> list[Trace]:
     kwargs = dict(inputs.kwargs)
     recorder, result = _record(model, inputs.args, kwargs, ways)
-    outputs, taken = (
-        tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, [*inputs.args, kwargs])
-    )
+    given = [*inputs.args, kwargs]
+    outputs, taken = (tuple(tuple(tensor.shape) for tensor in tensors_in(some)) for some in (result, given))
     ledgers = [recorder.ledgers[by] for by in ways]
     return [
-        Trace(tuple(ledger.operators), recorder.n_calls, outputs, taken, returned=ledger.returned(result))
+        Trace(tuple(ledger.operators), recorder.n_calls, outputs, taken, returned=ledger.returned(result, given))
         for ledger in ledgers
     ]
 
@@ -257,6 +256,7 @@ class _Unit:
     shapes: list[Any]
     dtype: str
     calls: list[OpSpec] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
     parameters: int = 0
@@ -356,7 +356,9 @@ class _Recorder(TorchFunctionMode):
             op = _describe(unit)
             if op is not None:
                 last = self.n_calls - 1
-                self.ledgers["module"].append(unit.name, op, unit.needed, result, last, unit.parameters)
+                self.ledgers["module"].append(
+                    unit.name, op, unit.needed, result, last, unit.parameters, within=unit.results
+                )
 
     def _note(self, op: OpSpec, arguments: Any, result: Any) -> None:
         path = self._path[-1] if self._path else ""
@@ -364,6 +366,7 @@ class _Recorder(TorchFunctionMode):
         parameters = self._new_parameters(arguments)
         if self._unit is not None:
             self._unit.calls.append(op)
+            self._unit.results.append(result)
             self._unit.taken.update(self.ledgers["module"].sources(arguments))
             self._unit.parameters += parameters
         for by, ledger in self.ledgers.items():

@@ -91,7 +91,7 @@ class CellRunner:
         given = preprocess_cell_inputs(cell.num_predecessors, *inputs)
         states = list(cell.preprocessor(given))
         takes = [(state, ALWAYS) for state in states]
-        if len(states) > 1 and walker.follows:
+        if len(states) > 1 and walker.log.follows:
             taken = self._predecessors(walker, cell)
             contains = (functools.partial(_contains, place) for place in range(len(states)))
             takes = [
@@ -263,7 +263,7 @@ def run_nasbench101_cell(derived: list[Derived], walker: Walker, cell: Any, inpu
     kind = walker.choices.label(f"{cell.label}/output")
     operators.append(walker.choices.combine([kind, inputs.spec], parts.of_output))
     spec = walker.choices.combine([inputs.spec], partial(_with_channels, cell.out_features))
-    return SymbolicTensor(walker, spec, Memory(walker.step(operators, [(inputs.memory.step, ALWAYS)])))
+    return SymbolicTensor(walker, spec, Memory(walker.log.step(operators, [(inputs.memory.step, ALWAYS)])))
 
 
 def _derive(derived: list[Derived], walker: Walker, cell: str, ops: Sequence[str], last: int) -> None:

@@ -60,9 +60,9 @@ class Memory:
     same: dict[Memory, Varying | None] = field(default_factory=dict)
     age: int = field(default_factory=itertools.count().__next__)
 
-    def seen_since(self, age: int) -> Memory:
-        """Return a copy that is the same as this one, unless this is younger and no other is the same."""
-        return Memory(self.step, {self: ALWAYS} if self.age < age or self.same else {})
+    def seen_since(self, age: int, n_copies: int) -> Memory:
+        """Return a copy that is the same as this one, unless this is younger, and no other is the same."""
+        return Memory(self.step, {self: ALWAYS} if self.age < age or self.same or n_copies > 1 else {})
 
     def is_same(self, choices: Choices, other: Memory, condition: Varying | None) -> None:
         """Note that another one is the same where a condition holds."""
@@ -95,70 +95,6 @@ def _is_never(condition: Varying | None) -> bool:
 
 
 @dataclass
-class Scope:
-    """Steps of a part of a space, and the steps that had written to memory before this part did."""
-
-    steps: list[Step] = field(default_factory=list)
-    before: dict[Memory, Step] = field(default_factory=dict)
-
-    def write(self, memory: Memory, step: Step) -> None:
-        """Note that a step writes to memory."""
-        self.before.setdefault(memory, memory.step)
-        memory.step = step
-
-    def undo(self) -> None:
-        """Restore all memory."""
-        for memory, step in self.before.items():
-            memory.step = step
-
-    def extend(self, scope: Scope) -> None:
-        """Append a part that ran behind this one."""
-        self.steps += scope.steps
-        self.before = {**scope.before, **self.before}
-
-
-@dataclass
-class Part:
-    """What a module does to any tensors of certain shapes.
-
-    Parameters
-    ----------
-    given : list of Memory
-        Memory of the tensors that it is given.
-    starts : list of Step
-        Stand for the steps that make them.
-    steps : list of Step
-        Its own.
-    result : Any
-        What it returns, with symbolic tensors.
-    links : mapping of Memory to mapping of Memory to (Varying or None)
-        Where memory of the result is the same as other memory of the result or given.
-    """
-
-    given: list[Memory]
-    starts: list[Step]
-    steps: list[Step]
-    result: Any
-    links: Mapping[Memory, Mapping[Memory, Varying | None]]
-
-    def shorten(self, choices: Choices, memories: Iterable[Memory]) -> None:
-        """Make one step of all, unless its results, which are in `memories`, depend on different ones of them."""
-        own = set(self.steps)
-        written = [memory for memory in (*self.given, *memories) if memory.step in own]
-        ends = dict.fromkeys(memory.step for memory in written)
-        always = all(step.kept.values == (True,) for step in self.steps)
-        kept = any(True in step.kept.values for step in self.steps)
-        if not self.steps or (not always and (kept or len(ends) > 1)):
-            return
-        used = used_steps(choices, self.steps, ends)
-        takes = tuple((step, taken) for step, taken in used.items() if step not in own)
-        whole = Step(tuple(counted(choices, self.steps, used)), takes, ALWAYS if always else NEVER)
-        for memory in written:
-            memory.step = whole
-        self.steps = [whole]
-
-
-@dataclass
 class FlowSteps:
     """Steps of a module or function.
 
@@ -166,15 +102,18 @@ class FlowSteps:
     ----------
     all : list of Step
         In the order of execution.
-    results : list of (Step or int)
-        What made the tensors of the result; a number for one that shares the memory of that tensor given.
+    results : list of Step
+        What made the tensors of the result.
     given : list of Step
         What wrote last to the tensors that it was given.
+    memory : list of dict of int to Varying
+        What every tensor of the result shares memory with, by places as in `Flow`, and where.
     """
 
     all: list[Step]
-    results: list[Step | int]
+    results: list[Step]
     given: list[Step]
+    memory: list[dict[int, Varying]]
 
 
 def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowSteps:
@@ -187,8 +126,9 @@ def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowS
     number = choices.combine([flows], known.index)
     given = list(zip(*(flow.given for flow in known), strict=True))
     results = list(zip(*(flow.results for flow in known), strict=True))
-    written = [places for n, places in enumerate(given) if set(places) != {-1 - n}]
-    made = [places for places in results if places not in given and set(places) != {None}]
+    kept = [(-1 - n,) * len(known) for n in range(len(sources))]
+    written = [places for places in given if places not in kept]
+    made = [places for places in results if set(places) != {None} and places not in kept]
     ends = list(dict.fromkeys([*made, *written]))
     reached = [[flow.reached([place]) for flow, place in zip(known, end, strict=True)] for end in ends]
     reached.append([flow.reached(flow.lost) for flow in known])
@@ -210,10 +150,12 @@ def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowS
     if steps[-1].kept.values == (False,):
         steps.pop()
     by_end = dict(zip(ends, steps, strict=False))
+    memory = zip(*(flow.memory for flow in known), strict=True)
     return FlowSteps(
         [*shared.values(), *steps],
-        [given.index(places) if places in given else by_end.get(places, NOTHING) for places in results],
+        [by_end.get(places, NOTHING) for places in results],
         [by_end.get(places, source) for places, source in zip(given, sources, strict=True)],
+        [{place: of_flow([item == place for item in places]) for place in set(places)} for places in memory],
     )
 
 

@@ -47,9 +47,13 @@ class TensorSpec:
         """Describe a tensor."""
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, learned(tensor))
 
-    def make(self) -> torch.Tensor:
-        """Make such a tensor, without memory."""
+    def make(self, other: torch.Tensor | None = None) -> torch.Tensor:
+        """Make such a tensor, without data; it shares memory with another one if given."""
         made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        if other is not None:
+            # Not the same elements: torch refuses to write to what overlaps.
+            shared = other.untyped_storage()
+            made.set_(shared, -(-shared.nbytes() // made.element_size()), self.shape, self.stride)
         return torch.nn.Parameter(made, requires_grad=False) if self.learned else made
 
 
@@ -170,6 +174,18 @@ class Sizes(Sequence[int]):
         return self._tensor._known(lambda spec: spec.shape[index])
 
 
+def shared_tensors(
+    symbols: Sequence[SymbolicTensor], specs: Sequence[TensorSpec]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Make tensors that share memory where symbolic ones do; return them, and the first of each memory."""
+    first: dict[Memory, torch.Tensor] = {}
+    made = []
+    for symbol, spec in zip(symbols, specs, strict=True):
+        made.append(spec.make(first.get(symbol.memory)))
+        first.setdefault(symbol.memory, made[-1])
+    return made, list(first.values())
+
+
 def symbols_in(value: Any) -> Iterator[SymbolicTensor]:
     """Yield the symbolic tensors of nested lists, tuples and dictionaries, in order."""
     return instances_in(value, SymbolicTensor)
@@ -184,6 +200,13 @@ def replace_symbols(value: Any, new: Iterator[Any]) -> Any:
     if isinstance(value, Mapping):
         return {name: replace_symbols(item, new) for name, item in value.items()}
     return value
+
+
+def opened(value: Any) -> tuple[list[SymbolicTensor], list[Memory], Any]:
+    """Return the symbolic tensors of a nested value, their memory, and the value with numbers of it in their place."""
+    symbols = list(symbols_in(value))
+    memories = list(dict.fromkeys(symbol.memory for symbol in symbols))
+    return symbols, memories, replace_symbols(value, iter([memories.index(symbol.memory) for symbol in symbols]))
 
 
 @dataclass(frozen=True)

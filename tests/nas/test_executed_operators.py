@@ -192,6 +192,86 @@ class Pair(nn.Module):
         return self.layer(one), torch.exp(other)
 
 
+class Shared(ModelSpace):
+    """A module whose results share memory, or change what it is given; one of them is changed, another one is read."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.stem, self.module = nn.Conv2d(3, 8, 3, padding=1), make()
+        self.act, self.layer = nn.SiLU(inplace=True), _choice("layer")
+        self.source = InputChoice(4, 1, label="source")
+
+    def forward(self, inputs):
+        features = self.stem(inputs)
+        first, *others = self.module(features)
+        self.act(first)
+        return self.source([features, others[0], self.layer(others[-1]), torch.tanh(inputs)])
+
+
+class Leaf(nn.Module):
+    """Returns a tensor twice, the second time a part of it, and its input."""
+
+    def forward(self, inputs):
+        made = torch.exp(inputs)
+        return [made, made[:, :8], inputs]
+
+
+class ChangingLeaf(nn.Module):
+    """Changes its input in place, and returns two other tensors."""
+
+    def forward(self, inputs):
+        made = torch.exp(inputs)
+        return [made, torch.sigmoid(inputs.tanh_())]
+
+
+class Repeated(nn.Module):
+    """Returns the result of a layer twice."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs):
+        made = self.layer(inputs)
+        return [made, made]
+
+
+class SameTwice(nn.Module):
+    """Gives one tensor twice to a module that changes the first, and reads the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.reads = ReadsSecond()
+
+    def forward(self, inputs):
+        return [torch.exp(inputs), *self.reads(inputs, inputs)]
+
+
+class ReadsSecond(nn.Module):
+    """Changes the first of two tensors in place, and reads the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(8, 8, 1)
+
+    def forward(self, one, other):
+        one.tanh_()
+        return self.layer(one), torch.exp(other)
+
+
+class Untouched(ModelSpace):
+    """A network that may return its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = _choice("layer")
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.source = InputChoice(2, 1, label="source")
+
+    def forward(self, inputs):
+        return self.source([inputs, self.layer(self.stem(inputs))])
+
+
 class Asking(ModelSpace):
     """A module with two results that asks for a size that is searched, and one that describes itself."""
 
@@ -400,6 +480,14 @@ def test_profile_counts_what_the_platform_executes(name, arguments):
         (Twice, 6, 6),
         (Asking, 20, 15),
         (Assigned, 6, 3),
+        (lambda: Shared(Leaf), 12, 12),
+        (lambda: Shared(ChangingLeaf), 12, 8),
+        (lambda: Shared(SameTwice), 12, 8),
+        (lambda: Shared(lambda: Repeated(nn.Conv2d(8, 8, 1))), 12, 12),
+        (lambda: Shared(lambda: Repeated(_choice("repeated"))), 24, 24),
+        (lambda: Shared(lambda: LayerChoice([Repeated(nn.Conv2d(8, 8, 1)), Leaf()], label="leaf")), 24, 24),
+        (lambda: Shared(lambda: LayerChoice([ChangingLeaf(), Leaf()], label="leaf")), 24, 20),
+        (Untouched, 6, 3),
         (Cells, 30, 10),
         (lambda: Cells("loose_end"), 30, 10),
     ],
@@ -414,6 +502,14 @@ def test_profile_counts_what_the_platform_executes(name, arguments):
         "twice",
         "asking",
         "assigned",
+        "leaf",
+        "changing leaf",
+        "same twice",
+        "repeated",
+        "repeated choice",
+        "choice of repeated",
+        "choice of leaves",
+        "untouched",
         "cells",
         "loose ends",
     ],

@@ -264,5 +264,41 @@ def test_a_network_whose_outputs_are_unknown_or_all_used_is_kept_whole():
             return SimpleNamespace(result=self.layer(inputs))
 
     graph = trace(Hidden(), torch.zeros(1, 4))
-    assert graph.returned == ()
+    assert graph.returned is None
     assert len(graph.without_unused().operators) == 1
+
+
+def test_a_network_that_returns_its_input_needs_no_operator():
+    class Passing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, inputs):
+            self.layer(inputs)
+            return inputs
+
+    for graph in trace_both(Passing(), torch.zeros(1, 4)):
+        assert len(graph.operators) == 1
+        assert graph.without_unused().operators == ()
+
+
+def test_a_module_that_changes_its_input_in_place_is_needed_by_what_reads_it():
+    class Changing(nn.Module):
+        def forward(self, inputs):
+            result = torch.exp(inputs)
+            inputs.relu_()
+            return result
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.changing, self.last = nn.Linear(4, 4), Changing(), nn.Linear(4, 2)
+
+        def forward(self, inputs):
+            features = self.stem(inputs)
+            self.changing(features)
+            return self.last(features)
+
+    graph = trace(Network(), torch.zeros(1, 4)).without_unused()
+    assert [item.name for item in graph.operators] == ["stem", "changing", "last"]

@@ -144,7 +144,8 @@ def test_network_with_branches_can_be_run(tmp_path):
     assert [item.g.output[0].HasField("type") for item in larger.graph.node[3].attribute] == [False, False]
 
 
-def test_weights_of_branches_are_left_out_and_made_up(tmp_path):
+@pytest.mark.parametrize("is_function", [False, True])
+def test_weights_of_branches_are_left_out_and_made_up(tmp_path, is_function):
     from onnx import TensorProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
 
@@ -160,8 +161,12 @@ def test_weights_of_branches_are_left_out_and_made_up(tmp_path):
     ]
     given = helper.make_tensor_value_info("taken", TensorProto.FLOAT, (1, 32))
     out = helper.make_tensor_value_info("made", TensorProto.FLOAT, (1, 16))
-    graph = helper.make_graph(nodes, "net", [given], [out])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "Choosing", ["whether", "taken"], ["made"], nodes[2:], opsets[:1])
+    call = helper.make_node("Choosing", ["whether", "taken"], ["made"], domain="own")
+    graph = helper.make_graph([*nodes[:2], call] if is_function else nodes, "net", [given], [out])
+    functions = [function] if is_function else []
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
     light = without_weights(model)
     assert light.ByteSize() < model.ByteSize() - 2 * 32 * 16 * 4 + 200
     onnx.save(light, tmp_path / "light.onnx")
@@ -171,15 +176,16 @@ def test_weights_of_branches_are_left_out_and_made_up(tmp_path):
     (found,) = ReferenceEvaluator(network.model).run(None, network.feed([np.ones((1, 32), np.float32)]))
     assert np.isfinite(found).all()
     assert found.std() > 0
-    # Shapes in branches are for the batch of the file.
-    branches = [item.g for item in onnx_network(tmp_path / "light.onnx", 4).model.graph.node[2].attribute]
-    assert not any(item.output[0].type.tensor_type.HasField("shape") for item in branches)
-    (file,) = given_files([tmp_path / "light.onnx"])
-    assert file.weights == 2 * 32 * 16
-    light.graph.node[2].attribute[0].g.initializer[0].dims[:] = [2**30, 2**30]
-    onnx.save(light, tmp_path / "light.onnx")
-    with pytest.raises(InvalidValueError, match=r"has tensors of more than 2\^40 numbers: \w+\.$"):
-        onnx_network(tmp_path / "light.onnx")
+    if not is_function:
+        # Shapes in branches are for the batch of the file.
+        branches = [item.g for item in onnx_network(tmp_path / "light.onnx", 4).model.graph.node[2].attribute]
+        assert not any(item.output[0].type.tensor_type.HasField("shape") for item in branches)
+        (file,) = given_files([tmp_path / "light.onnx"])
+        assert file.weights == 2 * 32 * 16
+        light.graph.node[2].attribute[0].g.initializer[0].dims[:] = [2**30, 2**30]
+        onnx.save(light, tmp_path / "light.onnx")
+        with pytest.raises(InvalidValueError, match=r"has tensors of more than 2\^40 numbers: \w+\.$"):
+            onnx_network(tmp_path / "light.onnx")
 
 
 def test_a_build_carries_its_file_to_where_there_is_none(files, tmp_path):

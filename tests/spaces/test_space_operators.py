@@ -165,6 +165,17 @@ class Keywords(ModelSpace):
         return self.layer(inputs) * mask
 
 
+class Pair(ModelSpace):
+    """A forward with a list of two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = LayerChoice([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)], label="layer")
+
+    def forward(self, inputs):
+        return self.layer(inputs[0]) + inputs[1]
+
+
 class Parameters(ModelSpace):
     """Parameters that functions take, as they are and as views, beside a layer that is searched."""
 
@@ -216,9 +227,10 @@ def _check(space, inputs, n_samples=8, by="module"):
         (Cells, torch.zeros(1, 4, 6, 6)),
         (Tokens, torch.zeros(2, 5, 8)),
         (Keywords, (torch.zeros(3, 4), {"mask": torch.zeros(3, 4)})),
+        (Pair, [[torch.zeros(3, 4), torch.zeros(3, 4)]]),
         (Parameters, torch.zeros(2, 5, 8)),
     ],
-    ids=["widths", "depths", "inputs", "concat", "mean", "cells", "tokens", "keywords", "parameters"],
+    ids=["widths", "depths", "inputs", "concat", "mean", "cells", "tokens", "keywords", "pair", "parameters"],
 )
 def test_operators_are_those_of_every_network(make, inputs, by):
     _check(make(), inputs, by=by)

@@ -71,14 +71,15 @@ class Network:
         """Run it once; the results are valid until the next run.
 
         Arrays are handed over when they change: Python takes six microseconds for each, which a program that is
-        deployed does not.
+        deployed does not. Those that OpenVINO copies, such as transposed ones, are handed over in every run.
         """
         is_new = len(arrays) != len(self._given) or any(one is not other for one, other in zip(arrays, self._given))
         given = {place: self._apart(array) for place, array in enumerate(arrays)} if is_new else None
         # If the run fails, it may have taken some of the arrays.
         self._given = []
         found = self._request.infer(given, share_inputs=True, share_outputs=True)
-        self._given = list(arrays)
+        if not is_new or all(map(self._is_shared, range(len(arrays)), arrays)):
+            self._given = list(arrays)
         self._made = [np.asarray(item) for item in found.values()]
         self._runs += 1
         return self._made
@@ -113,6 +114,10 @@ class Network:
     def _apart(self, array: Any) -> Any:
         """Return an array, or a copy of one in the memory to which results are written."""
         return array.copy() if any(np.may_share_memory(array, made) for made in self._made) else array
+
+    def _is_shared(self, place: int, array: Any) -> bool:
+        """Whether OpenVINO reads an array where it is."""
+        return bool(np.may_share_memory(self._request.get_input_tensor(place).data, array))
 
     def _open(self) -> None:
         settings = {

@@ -67,7 +67,7 @@ class Reading:
     def _check(self, model: Any, name: str) -> None:
         """Reject external weights, and more weights than the limit."""
         onnx = require("onnx", "Reading ONNX", "onnx")
-        weights = list(initializers_of(model.graph))
+        weights = list(initializers_of(model))
         elsewhere = [
             tensor.name
             for tensor in weights
