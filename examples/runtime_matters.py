@@ -52,7 +52,8 @@ def main() -> None:
     picks = {f"pick of {name}": pick(plan, table, target) for name, table in tables.items()}
     measured = measure_networks(plan, {**networks, **picks}, deployed, protocol)
     speed = slowdown(plan, tables[deployed.name], {**networks, **picks}, measured)
-    print(f"The machine takes {speed - 1:+.0%} longer than when the last table was built, which is taken out.")
+    change = f"{abs(1 / speed - 1):.0%} {'slower' if speed > 1 else 'faster'}"
+    print(f"The machine is {change} than when the last table was built, which is taken out.")
     truth = {name: item.summary.value / speed for name, item in measured.networks.items()}
     report(plan, tables, {**networks, **picks}, truth, target)
     draw(plan, tables, {**networks, **picks}, truth, options.out)
