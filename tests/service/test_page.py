@@ -102,6 +102,8 @@ def test_a_network_is_shown_on_every_platform_and_measured(page, files):
     page.wait_for_selector("#chart .row")
     shown = page.inner_text("#chart")
     assert all(platform in shown for platform in (HERE.id, FAST.id, SLOW.id))
+    # What can be measured comes first.
+    assert shown.startswith(HERE.id)
     assert "predicted by graph" in shown
     page.wait_for_selector("#operators table")
     assert page.locator("#operators tbody tr").count() >= 3
@@ -200,20 +202,20 @@ def test_drift_and_history_are_drawn(browser, history, scheme, width):
     page.wait_for_selector("#drift .plot")
     (label,) = [item.get_attribute("aria-label") for item in page.query_selector_all("#drift .plot")]
     assert label.startswith(f"{HERE.id}: 1.6 ms on ")
-    assert "60.0 % longer than at best, in 3 campaigns" in label
+    assert "60.0\u00a0% longer than at best, in 3 campaigns" in label
     assert page.inner_text("#drift").endswith(": it drifts")
     assert page.locator("#drift .dot.bad").count() == 1
     assert page.locator("#drift .dot.usual").count() == 2
     page.wait_for_selector("#workers table")
     workers = page.inner_text("#workers")
-    assert "40.0 % longer than at best" in workers
+    assert "40.0\u00a0% longer than at best" in workers
     assert "Its reference networks take 40.0 % longer." in workers
     assert _has_no_scrollbar(page)
     _picture(page, f"drift-{width}-{scheme}")
     page.goto(f"{history}#predictors")
     page.wait_for_selector("#versions table")
     shown = page.inner_text("#history")
-    assert "has learned from 40, and is off by 20.0 % on 9 others; 2 versions so far" in shown
+    assert "has learned from 40, and is off by 20.0\u00a0% on 9 others; 2 versions so far" in shown
     assert page.locator("#history .plot").count() == 2
     assert page.locator("#history .dot.ring").count() == 1
     assert page.locator("#versions tbody tr").count() == 3

@@ -21,7 +21,8 @@ function seconds(value) {
     if (value >= size || unit === "us") return `${Number((value / size).toPrecision(3))} ${unit}`;
   }
 }
-const percent = (ratio) => `${(100 * ratio).toFixed(1)} %`;
+// A line does not end between a number and its unit.
+const percent = (ratio) => `${(100 * ratio).toFixed(1)}\u00a0%`;
 const date = (at) => (at ? new Date(1000 * at).toISOString().slice(0, 16).replace("T", " ") : "");
 const isMeasured = (answer) => answer.source !== "prediction";
 
@@ -141,6 +142,11 @@ function told(answer) {
   return `${text}measured ${date(answer.at)}${repeats}`;
 }
 
+// Those that are measured here come first.
+async function knownPlatforms() {
+  return (await all("v1/platforms")).sort((one, other) => other.measures - one.measures);
+}
+
 async function show() {
   const number = ++calls.show;
   const slots = Object.keys(networks).filter((slot) => networks[slot]);
@@ -149,7 +155,7 @@ async function show() {
     return make("p", {}, make("strong", {}, name), ` ${operators} operators, ${(macs / 1e6).toPrecision(3)} M ` +
       `multiply-adds, ${(params / 1e6).toPrecision(3)} M parameters, key ${key}`);
   }));
-  const platforms = (await all("v1/platforms")).filter(({ id, measures }) =>
+  const platforms = (await knownPlatforms()).filter(({ id, measures }) =>
     measures || slots.some((slot) => networks[slot].answers.some((answer) => answer.platform === id)));
   if (number !== calls.show) return;
   const answers = slots.flatMap((slot) => networks[slot].answers);
@@ -275,7 +281,7 @@ const pages = {
   ask: async () => {},
   platforms: async () => {
     $("platforms").querySelector(".list").replaceChildren(table(["platform", "measured here"],
-      (await all("v1/platforms")).map((item) => [item.id, item.measures ? "yes" : "no"])));
+      (await knownPlatforms()).map((item) => [item.id, item.measures ? "yes" : "no"])));
     const drifts = (await all("v1/drift")).filter(({ points }) => points.length);
     $("drift").replaceChildren(...orNothing(drifts.map(driftOf)));
     $("workers").replaceChildren(table(["worker", "platform", "state", "reference networks", "why"],
