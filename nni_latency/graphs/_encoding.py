@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -168,10 +167,7 @@ def _groups(operators: Sequence[TracedOperator]) -> list[str]:
     plain = [group if group in GROUPS else "elementwise" for group in plain]
     # What others than elementwise operators read as well, a runtime has to store.
     stored = {
-        source
-        for item, group in zip(operators, plain, strict=True)
-        if group not in _FUSIBLE
-        for source in item.sources
+        source for item, group in zip(operators, plain, strict=True) if group not in _FUSIBLE for source in item.sources
     }
     groups: list[str] = []
     for item, group in zip(operators, plain, strict=True):
@@ -183,9 +179,11 @@ def _groups(operators: Sequence[TracedOperator]) -> list[str]:
 def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
     """Return the group of an operator behind operators of other groups that it can be fused with."""
     if not before & (_PRODUCTS | _BEHIND_PRODUCTS):
-        if group != "elementwise" or not before & _ELEMENTWISE and item.op.kind not in _TRANSCENDENTAL:
+        if group != "elementwise":
             return group
-        return "transcendental" if item.op.kind in _TRANSCENDENTAL else "chain of elementwise"
+        if item.op.kind in _TRANSCENDENTAL:
+            return "transcendental"
+        return "chain of elementwise" if before & _ELEMENTWISE else group
     if group == "batch normalisation":
         return "normalisation of a product" if before & _PRODUCTS else group
     if item.op.kind in _TRANSCENDENTAL:
