@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import nni_latency.graphs as graphs
 from nni_latency.errors import FileFormatError
+from nni_latency.files import is_file
 from nni_latency.graphs import GraphPredictor
 from nni_latency.platforms import Platform
 
@@ -48,7 +49,7 @@ def base_predictor() -> BasePredictor:
         If the shipped predictor cannot be read.
     """
     own, shipped = graphs.own_predictor(), GraphPredictor.load(graphs.shipped_predictor())
-    if not own.is_file():
+    if not is_file(own):
         return BasePredictor(shipped, shipped)
     try:
         found = GraphPredictor.load(own)

@@ -207,6 +207,13 @@ def test_wrong_uses_are_one_sentence(fails, asked, tmp_path, words, sentence):
 
 
 @pytest.mark.usefixtures("_ships")
+def test_the_shipped_predictor_is_extended_where_the_own_one_cannot_be_looked_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ("x" * 300)))
+    base = learning.base_predictor()
+    assert base.predictor is base.shipped
+
+
+@pytest.mark.usefixtures("_ships")
 def test_a_budget_for_less_than_five_networks_is_refused(fails, monkeypatch):
     monkeypatch.setattr(learning, "base_predictor", lambda: BasePredictor(None, None))
     assert "--budget must be at least 30 s" in fails("learn", "graph", "--budget", "5s")
