@@ -50,8 +50,15 @@ _PRODUCTS = frozenset(
 )
 
 #: Groups of operators that some runtimes compute together with the product before them.
-_BEHIND_PRODUCTS = frozenset(group for group in GROUPS if group.endswith((" of a product", " with a product")))
-_BEHIND_PRODUCTS |= {"chain behind a product"}
+_BEHIND_PRODUCTS = frozenset(
+    (
+        "activation of a product",
+        "sum with a product",
+        "normalisation of a product",
+        "transcendental of a product",
+        "chain behind a product",
+    )
+)
 
 #: Groups that can be fused with what they read.
 _FUSIBLE = frozenset(("elementwise", "batch normalisation"))
