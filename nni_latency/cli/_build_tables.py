@@ -85,19 +85,6 @@ def build_operator_tables(
 ) -> None:
     """Build a table of operators for each batch size, and report on it.
 
-    Parameters
-    ----------
-    space : ModelSpace
-        The space.
-    runtime : Runtime
-        What executes its networks.
-    protocol : Protocol
-        How to measure.
-    job : TableJob
-        The tables to be made.
-    meters : tuple of Meter, default=()
-        What reads the energy.
-
     Raises
     ------
     InvalidValueError
@@ -170,15 +157,6 @@ def _report_operators(table: tables.LookupTable, out: Path) -> None:
 def build_estimated(space: Any, source: str, job: TableJob) -> None:
     """Write a table of estimates for each batch size, and report on it.
 
-    Parameters
-    ----------
-    space : ModelSpace
-        The space.
-    source : str
-        Names the estimator.
-    job : TableJob
-        The tables to be made.
-
     Raises
     ------
     InvalidValueError
@@ -217,17 +195,6 @@ def build_adapted(job: TableJob, samples: int, runtime: runtimes.Runtime, protoc
     """Write a table of this device from a few measurements and tables of known devices, and report on it.
 
     Measures the most informative networks in interleaved rounds. The tables show which costs are typical.
-
-    Parameters
-    ----------
-    job : TableJob
-        The table to be made, with the names of the known tables.
-    samples : int
-        Number of networks to measure.
-    runtime : Runtime
-        What executes them.
-    protocol : Protocol
-        How to measure.
 
     Raises
     ------

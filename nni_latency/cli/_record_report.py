@@ -25,13 +25,7 @@ _WORST = 6
 
 
 def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
-    """Report on benchmark points: a line a block, with its batch sizes and how long it takes.
-
-    Parameters
-    ----------
-    found : BenchmarkPoints
-        The points.
-    """
+    """Report on benchmark points: a line a block, with its batch sizes and how long it takes."""
     by_block: dict[str, list[micro_benchmarks.BenchmarkPoint]] = defaultdict(list)
     for point in found.points:
         by_block[point.block].append(point)
@@ -73,13 +67,7 @@ def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
 
 
 def networks_report(found: datasets.NetworkSet) -> Report:
-    """Report on a data set of networks: a line for each platform and batch size.
-
-    Parameters
-    ----------
-    found : NetworkSet
-        The data set.
-    """
+    """Report on a data set of networks: a line for each platform and batch size."""
     groups: dict[tuple[str, int], list[datasets.NetworkEntry]] = defaultdict(list)
     for entry in found:
         groups[entry.platform.id, entry.batch_size].append(entry)
@@ -115,13 +103,7 @@ def _networks_row(platform: str, batch: int, entries: list[datasets.NetworkEntry
 
 
 def prior_report(found: kernels.Prior) -> Report:
-    """Report on a prior of kernels: a line a group, with its commonest configuration.
-
-    Parameters
-    ----------
-    found : Prior
-        The prior.
-    """
+    """Report on a prior of kernels: a line a group, with its commonest configuration."""
     rows = [
         {
             "group": group,
@@ -142,15 +124,7 @@ def prior_report(found: kernels.Prior) -> Report:
 
 
 def validation_report(found: validation.Validation, after: Sequence[str] = ()) -> Report:
-    """Report on a validation: its worst networks, its scores, and how well the measurement repeats.
-
-    Parameters
-    ----------
-    found : Validation
-        The validation.
-    after : sequence of str
-        What is said below.
-    """
+    """Report on a validation: its worst networks, its scores, and how well the measurement repeats."""
     columns = [
         Column("network", "network"),
         Column("predicted", "predicted", metric=found.metric),
@@ -199,13 +173,7 @@ def _scores(found: validation.Validation) -> Grid:
 
 
 def search_report(found: SearchDocument) -> Report:
-    """Report on a search: what was asked, what was found, and what was measured of it.
-
-    Parameters
-    ----------
-    found : SearchDocument
-        The record.
-    """
+    """Report on a search: what was asked, what was found, and what was measured of it."""
     cost = partial(format_metric, metric=found.metric)
     facts = {
         "space": f"{found.space} on {found.dataset}, by {found.strategy}",
