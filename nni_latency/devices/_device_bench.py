@@ -52,13 +52,7 @@ if TYPE_CHECKING:
 
 
 class DeviceBenches(Benches):
-    """Benches on a device; each has a process there.
-
-    Parameters
-    ----------
-    runtime : DeviceRuntime
-        The runtime of the device.
-    """
+    """Benches on a device; each has a process there."""
 
     isolated = True
 
@@ -109,13 +103,7 @@ class _Asked:
 
 
 class HoldingBench(LocalBench):
-    """Base of benches that hold a device. Subjects are made here as by `LocalBench`, and run there.
-
-    Parameters
-    ----------
-    runtime, protocol, calls
-        As for `LocalBench`.
-    """
+    """Base of benches that hold a device. Subjects are made here as by `LocalBench`, and run there."""
 
     runtime: DeviceRuntime
 

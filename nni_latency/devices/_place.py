@@ -130,17 +130,7 @@ class DevicePlace(Place):
 
 
 class DevicePlaced(Placed):
-    """A network on a device, which lets go of it when this object is gone.
-
-    Parameters
-    ----------
-    session : Session
-        The line to the device.
-    name : str
-        Name of the network's content.
-    keeps_weights : bool
-        Whether it has the weights of the original.
-    """
+    """A network on a device, which lets go of it when this object is gone."""
 
     def __init__(self, session: Session, name: str, *, keeps_weights: bool) -> None:
         self.session, self.name, self.keeps_weights = session, name, keeps_weights

@@ -77,11 +77,6 @@ def parse_cores(cores: object) -> tuple[int, ...]:
 class ShellFacts:
     """Facts of a device, which are read once, and its conditions.
 
-    Parameters
-    ----------
-    connection : Connection
-        How the device is reached.
-
     Raises
     ------
     DeviceError
