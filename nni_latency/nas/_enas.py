@@ -132,17 +132,7 @@ class InTurn:
 
 
 class ControllerModule(_nni.BaseOneShotLightningModule):
-    """The search of `ENAS`, step by step.
-
-    Parameters
-    ----------
-    training_module : LightningModule
-        How the evaluator trains.
-    strategy : ENAS
-        Whose parameters hold.
-    options : mapping of str to list
-        Choices of every label.
-    """
+    """The search of `ENAS`, step by step."""
 
     def __init__(self, training_module: Any, strategy: ENAS, options: Mapping[str, list[Any]]) -> None:
         super().__init__(training_module)
