@@ -79,7 +79,9 @@ class OnnxReader:
         worker = self._idle.get()
         try:
             if worker is None:
-                worker = WorkerProcess.of(partial(Reading, self._limits.numbers), self._limits.read)
+                worker = WorkerProcess.of(
+                    partial(contextlib.nullcontext, Reading(self._limits.numbers)), self._limits.read
+                )
             yield worker
         except LatencyError:
             # The process hangs, has died or failed to start.
