@@ -133,9 +133,14 @@ class DevicePlaced(Placed):
     """A network on a device, which lets go of it when this object is gone."""
 
     def __init__(self, session: Session, name: str, *, keeps_weights: bool) -> None:
-        self.session, self.name, self.keeps_weights = session, name, keeps_weights
+        self.session, self.name, self._keeps_weights = session, name, keeps_weights
         self._answers: dict[str, Any] = {}
         weakref.finalize(self, session.release, name).atexit = False
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether the device has the original weights."""
+        return self._keeps_weights
 
     def run(self, arrays: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""
