@@ -18,7 +18,14 @@ from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.cli._search_document import SearchDocument
 from nni_latency.cli._table_report import table_pairs
 from nni_latency.errors import listed
-from nni_latency.units import format_metric, format_percent, format_rank_correlation, format_seconds, number_of
+from nni_latency.units import (
+    format_metric,
+    format_percent,
+    format_rank_correlation,
+    format_seconds,
+    format_slowdown,
+    number_of,
+)
 
 #: Networks of which the error is shown.
 _WORST = 6
@@ -144,10 +151,9 @@ def validation_report(found: validation.Validation, after: Sequence[str] = ()) -
     ]
     lines = [f"{format_percent(found.coverage)} of the networks lie in the 95 % interval of their prediction."]
     if abs(found.speed - 1) > 0.02:
-        slower = "slower" if found.speed < 1 else "faster"
         lines.append(
-            f"The machine is {format_percent(abs(1 / found.speed - 1))} {slower} than predicted for the space's "
-            "reference networks. Measurements are normalised to the speed of the predictions."
+            f"The machine is {format_slowdown(1 / found.speed)} than predicted for the space's reference networks. "
+            "Measurements are normalised to the speed of the predictions."
         )
     if found.kept is not None:
         lines.append(f"The file holds the scores of {number_of(found.scores.n, 'network')}, and not the networks.")
