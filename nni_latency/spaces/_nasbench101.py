@@ -290,6 +290,7 @@ class _CellParts:
         self._walker = walker
         self._cell = cell
         self._known: dict[Any, Flow] = {}
+        self._pairs: dict[Any, tuple[Beside, ...]] = {}
 
     def operators(self, kind: Vertex | Output | None, spec: TensorSpec) -> tuple[OpSpec, ...]:
         """List the operators of a part of a cell with an input like `spec`."""
@@ -300,18 +301,24 @@ class _CellParts:
         neighbours = self._walker.log.neighbours
         if kind is None or neighbours is None:
             return ()
-        flow = self._flow(kind, spec)
-        places = range(len(flow.operators))
-        return (*neighbours.inside(flow, places), *neighbours.across(flow, places, 0, before))
+        key = (kind, spec, tuple(before))
+        if key not in self._pairs:
+            flow = self._flow(kind, spec)
+            places = range(len(flow.operators))
+            self._pairs[key] = (*neighbours.inside(flow, places), *neighbours.across(flow, places, 0, before))
+        return self._pairs[key]
 
     def pairs_of_edge(self, edge: Edge | None, spec: TensorSpec) -> tuple[Beside, ...]:
         """List what counts beside neighbours where a part takes the result of another one."""
         neighbours = self._walker.log.neighbours
         if edge is None or neighbours is None:
             return ()
-        flow = self._flow(edge.sink, spec)
-        ways = self.made(edge.source, spec, ((),))
-        return neighbours.across(flow, range(len(flow.operators)), edge.place, ways)
+        key = (edge, spec)
+        if key not in self._pairs:
+            flow = self._flow(edge.sink, spec)
+            ways = self.made(edge.source, spec, ((),))
+            self._pairs[key] = neighbours.across(flow, range(len(flow.operators)), edge.place, ways)
+        return self._pairs[key]
 
     def made(self, kind: Vertex | Output, spec: TensorSpec, before: Sequence[Way]) -> tuple[Way, ...]:
         """Return the ways to the result of a part, by what made the cell's input."""

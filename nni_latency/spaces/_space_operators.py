@@ -23,6 +23,7 @@ from nni_latency.spaces._nds import is_elastic, run_nds
 from nni_latency.spaces._neighbours import Beside, Neighbours, pairs_of
 from nni_latency.spaces._nni import NDS, NasBench101Cell
 from nni_latency.spaces._samples import list_choices
+from nni_latency.spaces._shortening import shortened
 from nni_latency.spaces._space_key import cached, space_key
 from nni_latency.spaces._symbolic import NotSymbolicError
 from nni_latency.spaces._varying import Choices, ImpossibleError, Invalid, TooManyChoicesError, Varying, as_key
@@ -212,4 +213,6 @@ def _walk(space: Any, inputs: Inputs, by: By, runs_unused: bool, pairs: frozense
         parts = walker.walk(space, inputs.args, inputs.kwargs)
     except (NotSymbolicError, ImpossibleError) as error:
         raise TooManyChoicesError(f"The networks of {type(space).__name__} cannot be followed: {error}") from error
+    if pairs:
+        parts = shortened(choices, parts, cells.derived)
     return SpaceOperators(choices.values, tuple(cells.derived), tuple(parts), pairs)
