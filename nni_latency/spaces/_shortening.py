@@ -18,7 +18,7 @@ from nni_latency.spaces._varying import Choices, Varying
 Ints = NDArray[np.int64]
 
 #: Combinations of choices that a value may depend on as it is, and passes over those that depend on more.
-_LARGE, _PASSES = 1000, 6
+_LARGE, _PASSES = 3000, 6
 
 
 def shortened(choices: Choices, parts: Sequence[Varying], derived: list[Derived]) -> list[Varying]:
@@ -56,32 +56,45 @@ def _classes(rows: Ints) -> Ints:
 
 def _share(part: Varying, labels: tuple[str, str]) -> float:
     rows = _rows(part, labels)
-    return float(1 + _classes(rows).max()) / len(rows)
+    return _count(_classes(rows)) / len(rows)
 
 
 def _replace(
     choices: Choices, parts: list[Varying], labels: tuple[str, str], numbers: Sequence[int], derived: list[Derived]
 ) -> None:
-    """Replace two labels of some values by one, if it has half as many choices as these together or fewer."""
-    rows = [_rows(parts[number], labels) for number in numbers]
-    classes = _classes(np.stack([_classes(item) for item in rows], axis=1))
-    n_classes = 1 + int(classes.max())
-    if 2 * n_classes > len(classes):
-        return
+    """Replace two labels of some values by one with half as many choices or fewer: by the same, if there is one."""
+    own = {number: _classes(_rows(parts[number], labels)) for number in numbers}
+    shared = _classes(np.stack(list(own.values()), axis=1))
+    if 2 * _count(shared) <= len(shared):
+        own = dict.fromkeys(numbers, shared)
+    names: dict[bytes, str] = {}
+    for number, classes in own.items():
+        if 2 * _count(classes) > len(classes):
+            continue
+        key = classes.tobytes()
+        if key not in names:
+            names[key] = _add(choices, labels, classes, derived)
+        part = parts[number]
+        left = tuple(label for label in part.labels if label not in labels)
+        rows = _rows(part, labels)[np.unique(classes, return_index=True)[1]]
+        ids = np.moveaxis(rows.reshape(-1, *(len(choices.values[label]) for label in left)), 0, -1)
+        parts[number] = Varying((*left, names[key]), np.ascontiguousarray(ids), part.values)
+
+
+def _count(classes: Ints) -> int:
+    return 1 + int(classes.max())
+
+
+def _add(choices: Choices, labels: tuple[str, str], classes: Ints, derived: list[Derived]) -> str:
+    """Add a label that tells the class of the choices of two others; return its name."""
     name = " and ".join(labels)
     while name in choices.values:
         name += "'"
-    pairs = itertools.product(*(choices.values[label] for label in labels))
-    choices.add(name, range(n_classes))
+    pairs = list(itertools.product(*(choices.values[label] for label in labels)))
+    choices.add(name, range(_count(classes)))
     table = dict(zip(pairs, classes.tolist(), strict=True))
     derived.append(Derived((name,), labels, partial(_class_of, labels, table)))
-    firsts = np.unique(classes, return_index=True)[1]
-    for number, item in zip(numbers, rows, strict=True):
-        part = parts[number]
-        left = tuple(label for label in part.labels if label not in labels)
-        shape = [len(choices.values[label]) for label in left]
-        ids = np.moveaxis(item[firsts].reshape(n_classes, *shape), 0, -1)
-        parts[number] = Varying((*left, name), np.ascontiguousarray(ids), part.values)
+    return name
 
 
 def _class_of(labels: tuple[str, str], table: Mapping[tuple[Any, Any], int], sample: Mapping[str, Any]) -> tuple[int]:

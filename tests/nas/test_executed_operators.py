@@ -585,11 +585,12 @@ def test_functions_on_which_no_output_depends_are_left_out():
         assert found.operators_of(sample) == Counter(item.op for item in graph.operators)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["darts", "pnas"])
-def test_expected_cost_of_certain_choices_is_their_profile(name):
+def test_expected_cost_of_certain_choices_is_their_profile(name, share):
     space = hub_space(name, width=4, num_cells=4, dataset="cifar")
     inputs = torch.zeros(1, 3, 32, 32)
-    profiler = LatencyProfiler(space, inputs, latency_estimator=_estimator(space, inputs, COMPILED))
+    profiler = LatencyProfiler(space, inputs, latency_estimator=_estimator(space, inputs, COMPILED, share))
     expected = expected_cost(profiler.cost)
     for sample in _samples(space):
         alphas = []
