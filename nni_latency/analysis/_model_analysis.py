@@ -137,8 +137,7 @@ class ModelAnalysis(Drawn):
         else:
             graph = read_onnx(model, batch_size, inputs)
             assumed, parts = graph.remarks, split_onnx(graph)
-            ops = [op for part in parts for op in part.ops]
-            self.latency = _cost(estimator, ops) if isinstance(estimator, LayerEstimator) else None
+            self.latency = _cost_in_place(estimator, parts) if isinstance(estimator, LayerEstimator) else None
             self.params = sum(part.params for part in parts)
         require_operators(parts, type(model).__name__ if isinstance(model, nn.Module) else str(model))
         self.remarks = assumed
@@ -173,7 +172,7 @@ class ModelAnalysis(Drawn):
             BlockNumbers(
                 name=block.name,
                 ops=block.ops,
-                latency=None if block.latency is None else block.latency.value,
+                latency=None if block.latency is None else _cost(self.estimator, block.ops).value,
                 share=block.share,
                 flops_share=block.features.flops / flops,
                 params_share=block.params / params,
@@ -201,7 +200,7 @@ def _inputs(input_shape: Any, batch_size: int | None, *, is_file: bool) -> Any:
 def _analyse(parts: list[BlockOperators], estimator: Estimator | None, whole: Features) -> list[BlockAnalysis]:
     counted = [count_operators(part.ops) for part in parts]
     costed = isinstance(estimator, LayerEstimator)
-    costs = [_cost(estimator, part.ops) if costed else None for part in parts]
+    costs = [_cost_in_place(estimator, [part]) if costed else None for part in parts]
     total = sum(cost.value for cost in costs if cost is not None)
     shares = [
         cost.value / total if cost is not None and total else item.features.flops / max(1, whole.flops)
@@ -223,8 +222,19 @@ def _analyse(parts: list[BlockOperators], estimator: Estimator | None, whole: Fe
 
 
 def _cost(estimator: Any, ops: Sequence[OpSpec]) -> Estimate:
-    """Estimate the total cost of the operators of a block."""
+    """Estimate the total cost of operators in any place."""
     if isinstance(estimator, ActsEstimator):
         return estimator.estimate_block(ops)
     found: Estimate = estimator.total([estimator.estimate_op(op) for op in ops])
+    return found
+
+
+def _cost_in_place(estimator: Any, blocks: Sequence[BlockOperators]) -> Estimate:
+    """Estimate the total cost of blocks of a network, whose operators cost what they do beside their neighbours."""
+    ops = [op for block in blocks for op in block.ops]
+    if not estimator.beside:
+        return _cost(estimator, ops)
+    neighbours = [names for block in blocks for names in block.neighbours]
+    parts = estimator.beside_neighbours(list(map(estimator.estimate_op, ops)), ops, neighbours)
+    found: Estimate = estimator.total(parts)
     return found

@@ -37,12 +37,15 @@ class BlockOperators:
         Operators in order.
     params : int
         Number of parameters, without those shared with an earlier block.
+    neighbours : tuple of (tuple of str or None)
+        Neighbours of every operator, as in `nni_latency.operators.neighbours_of`; None for a part of a larger one.
     """
 
     name: str
     kind: str
     ops: tuple[OpSpec, ...]
     params: int
+    neighbours: tuple[tuple[str, ...] | None, ...]
 
 
 def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | None = None) -> list[BlockOperators]:
@@ -70,39 +73,44 @@ def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | Non
     """
     if depth is not None and depth < 1:
         raise InvalidValueError(f"The 'depth' of blocks must be an int >= 1. Got {depth!r}.")
-    found = [(item.name.rpartition(".")[0], item.op) for item in trace(model, example_inputs, "graph").operators]
+    graph = trace(model, example_inputs, "graph")
+    found = [(item.name.rpartition(".")[0], item.op) for item in graph.operators]
     modules = dict(model.named_modules())
     roots = _roots(model, found, depth)
-    gathered: dict[str, list[OpSpec]] = {}
-    for owner, op in found:
-        gathered.setdefault(_block_of(owner, roots), []).extend(parts_of(op))
+    gathered: dict[str, list[tuple[OpSpec, tuple[str, ...] | None]]] = {}
+    for (owner, op), names in zip(found, graph.neighbours, strict=True):
+        parts = parts_of(op)
+        own = [(part, names if part == op else None) for part in parts]
+        gathered.setdefault(_block_of(owner, roots), []).extend(own)
     seen: set[int] = set()
     return [
         BlockOperators(
             name or "(between blocks)",
             _kind(modules.get(name), name in roots),
-            tuple(ops),
+            tuple(op for op, _ in placed),
             _params(modules, name, roots, seen),
+            tuple(names for _, names in placed),
         )
-        for name, ops in gathered.items()
+        for name, placed in gathered.items()
     ]
 
 
 def split_onnx(graph: Graph) -> list[BlockOperators]:
     """Decompose the graph of an ONNX file: every convolution or product starts a block with the nodes after it."""
-    blocks: list[list[TracedOperator]] = []
-    for item in graph.operators:
+    blocks: list[list[tuple[TracedOperator, tuple[str, ...]]]] = []
+    for item, names in zip(graph.operators, graph.neighbours, strict=True):
         if not blocks or item.op.kind.startswith(_BEGINNINGS):
             blocks.append([])
-        blocks[-1].append(item)
+        blocks[-1].append((item, names))
     return [
         BlockOperators(
-            items[0].name,
-            items[0].op.kind,
-            tuple(item.op for item in items),
-            sum(item.parameters or 0 for item in items),
+            placed[0][0].name,
+            placed[0][0].op.kind,
+            tuple(item.op for item, _ in placed),
+            sum(item.parameters or 0 for item, _ in placed),
+            tuple(names for _, names in placed),
         )
-        for items in blocks
+        for placed in blocks
     ]
 
 

@@ -93,6 +93,7 @@ def _operator_facts(table: tables.LookupTable) -> dict[str, Any]:
         **header_facts(table),
         "operators": len(table.operators),
         "networks": len(table.networks),
+        "beside": {key: dict(entry.beside) for key, entry in table.by_op.items() if entry.beside},
         "spreads": {
             name: {"operators": count, "left_out": spread}
             for name, (count, spread) in estimators.TableEstimator(table).predictor.spreads.items()
@@ -105,6 +106,9 @@ def _operator_summary(table: tables.LookupTable) -> dict[str, str]:
     summary = header_summary(table)
     summary["operators"] = f"{len(table.operators)} in {number_of(len(table.networks), 'network')}"
     summary["coverage"] += " of the operators of other networks; the rest is predicted"
+    placed = sum(bool(entry.beside) for entry in table.operators)
+    if placed:
+        summary["neighbours"] = f"{number_of(placed, 'operator')} with costs beside some kinds of others"
     if table.networks:
         times = [network.value for network in table.networks]
         summary["networks"] = f"{format_metric(min(times), 'latency')} to {format_metric(max(times), 'latency')}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from nni_latency.errors import InvalidValueError
 from nni_latency.hook_checks import COUNT, FLAG, NOT_NEGATIVE, Check, Guard, Pluggable, is_number
 from nni_latency.operators import By, Graph, OpSpec, TracedOperator
 from nni_latency.platforms import Platform
-from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency
+from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency, cost_beside
 from nni_latency.units import METRICS, combination_of
 
 
@@ -199,6 +200,14 @@ class LayerEstimator(Estimator):
         return ()
 
     @property
+    def beside(self) -> Mapping[OpSpec, Mapping[str, float]]:
+        """What operators cost more, or less, beside their neighbours, before calibration; by default nothing.
+
+        For each operator: its costs by neighbour, see `nni_latency.tables.Entry`.
+        """
+        return {}
+
+    @property
     def base_table(self) -> LookupTable | None:
         """Table with the layers of a space in which the estimator looks first; by default none."""
         return None
@@ -252,9 +261,39 @@ class LayerEstimator(Estimator):
         whole = combination.whole(combination.total_cost(Estimate, counted), self.residency)
         return whole.with_error(self.network_error)
 
+    def beside_neighbours(
+        self, parts: Sequence[Estimate], ops: Sequence[OpSpec], neighbours: Sequence[Sequence[str] | None]
+    ) -> list[Estimate]:
+        """Return the costs of operators of a network beside their neighbours; what falls below zero goes to the others.
+
+        Parameters
+        ----------
+        parts : sequence of Estimate
+            Costs of the operators in any place.
+        ops : sequence of OpSpec
+            The operators.
+        neighbours : sequence of (sequence of str or None)
+            Neighbours of each, as in `nni_latency.operators.neighbours_of`; None where they are unknown.
+        """
+        known = self.beside
+        more = [
+            0.0 if names is None else cost_beside(known.get(op, {}), names)
+            for op, names in zip(ops, neighbours, strict=True)
+        ]
+        shifted = [part.shifted(cost) for part, cost in zip(parts, more, strict=True)]
+        values = [part.value + cost for part, cost in zip(parts, more, strict=True)]
+        if not any(value < 0 for value in values):
+            return shifted
+        factor = max(0.0, math.fsum(values)) / math.fsum(part.value for part in shifted)
+        return [part.scaled(factor) for part in shifted]
+
     def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
         """Estimate every operator of a network; overridden by estimators that use the data flow."""
-        return self._estimate_ops([item.op for item in traced])
+        ops = [item.op for item in traced]
+        parts = self._estimate_ops(ops)
+        if not self.beside:
+            return parts
+        return self.beside_neighbours(parts, ops, operators.neighbours_of(ops, [item.reads for item in traced]))
 
     def _estimate_ops(self, ops: list[OpSpec]) -> list[Estimate]:
         return [self.estimate_op(op) for op in ops]

@@ -174,6 +174,20 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         weights = [weight * member.calibration for weight, member in zip(self.weights_, self.members, strict=True)]
         return weighed_pairs([member.pairs for member in self.members], weights)
 
+    @property
+    def beside(self) -> Mapping[OpSpec, Mapping[str, float]]:
+        """Weighted mean of the costs beside neighbours of the members that know an operator."""
+        return {op: self._mean_beside(op) for op in dict.fromkeys(op for item in self.members for op in item.beside)}
+
+    def _mean_beside(self, op: OpSpec) -> dict[str, float]:
+        used = self._used([_ask(member.estimate_op, op) for member in self.members])
+        weights = _shares([weight for weight, _, _ in used])
+        found: dict[str, float] = {}
+        for weight, (_, member, _) in zip(weights, used, strict=True):
+            for name, cost in member.beside.get(op, {}).items():
+                found[name] = found.get(name, 0.0) + weight * member.calibration * cost
+        return found
+
     def estimate_op(self, op: OpSpec) -> Estimate:
         """Return the weighted mean of the members' estimates."""
         return self._mean([_ask(member.estimate_op, op) for member in self.members], op.op_key)
@@ -206,17 +220,22 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
 
     def _mean(self, answers: Sequence[Estimate | None], name: str) -> Estimate:
         """Combine the members' estimates of one part, each with its own calibration."""
+        used = self._used(answers)
+        if not used:
+            raise MissingEntryError(f"No member of the ensemble knows {name}.")
+        combination = combination_of(self.metric)
+        counted = [(weight, combination.counted(answer, member.calibration)) for weight, member, answer in used]
+        lacking = len(used) < len(self.members) or any(answer.missing for _, _, answer in used)
+        return replace(combination.whole(_mixture(counted)), missing=(name,) if lacking else ())
+
+    def _used(self, answers: Sequence[Estimate | None]) -> list[tuple[float, LayerEstimator, Estimate]]:
+        """Return the answers that count, with their members and weights: complete ones, if there is one."""
         whole = any(answer is not None and not answer.missing for answer in answers)
-        used = [
-            (weight, combination_of(self.metric).counted(answer, member.calibration))
+        return [
+            (weight, member, answer)
             for weight, member, answer in zip(self.weights_, self.members, answers, strict=True)
             if answer is not None and not (whole and answer.missing)
         ]
-        if not used:
-            raise MissingEntryError(f"No member of the ensemble knows {name}.")
-        mean = combination_of(self.metric).whole(_mixture(used))
-        lacking = len(used) < len(self.members) or not whole
-        return replace(mean, missing=(name,) if lacking else ())
 
 
 class NetworkEnsemble(_Ensemble, NetworkEstimator):
@@ -292,15 +311,18 @@ def _ask_all(member: LayerEstimator, traced: Sequence[TracedOperator]) -> list[E
 
 def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:
     """Return the weighted mean, with an interval that covers those of the members and their disagreement."""
-    given = [weight for weight, _ in used]
-    # If only members with zero weight have an estimate, they get equal weights.
-    weights = _normalised(given if any(given) else None, len(used))
+    weights = _shares([weight for weight, _ in used])
     pairs = list(zip(weights, (answer for _, answer in used), strict=True))
     value = math.fsum(weight * answer.value for weight, answer in pairs)
     apart = NORMAL**2 * math.fsum(weight * (answer.value - value) ** 2 for weight, answer in pairs)
     below = math.sqrt(math.fsum(weight * (answer.value - answer.low) ** 2 for weight, answer in pairs) + apart)
     above = math.sqrt(math.fsum(weight * (answer.high - answer.value) ** 2 for weight, answer in pairs) + apart)
     return Estimate(value, max(0.0, value - below), value + above)
+
+
+def _shares(weights: Sequence[float]) -> tuple[float, ...]:
+    """Normalise the weights of members with an estimate; if all of them are zero, they count equally."""
+    return _normalised(weights if any(weights) else None, len(weights))
 
 
 def _normalised(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:

@@ -41,7 +41,10 @@ def estimate_table(estimator: LayerEstimator, plan: MeasurePlan | OperatorPlan) 
     else:
         ops = [candidate.op for layer in plan.layers for candidate in layer.candidates.values()]
     found: dict[OpSpec, Estimate] = {op: estimator.estimate_op(op) for op in dict.fromkeys(ops)}
-    entries = {op: Entry(cost.value, cost.low, cost.high, op=op) for op, cost in found.items()}
+    beside = estimator.beside if isinstance(plan, OperatorPlan) else {}
+    entries = {
+        op: Entry(cost.value, cost.low, cost.high, op=op, beside=beside.get(op, {})) for op, cost in found.items()
+    }
     remarks = [f"Estimated by {type(estimator).__name__} and not measured."]
     uncounted = list(dict.fromkeys(name for cost in found.values() for name in cost.missing))
     if uncounted:

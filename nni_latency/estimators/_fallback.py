@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -126,6 +127,14 @@ class FallbackEstimator(LayerEstimator):
     def pairs(self) -> tuple[LayerPair, ...]:
         """Costs of pairs of neighbouring layers of the table, also of candidates without an entry."""
         return self.first.pairs
+
+    @cached_property
+    def beside(self) -> Mapping[OpSpec, Mapping[str, float]]:
+        """Costs beside neighbours of the table's operators; for others, those of the second, scaled like its costs."""
+        scale = self._footing * (self.agreement.ratio if self.adapt else 1.0)
+        found = {op: costs for op, costs in self.second.beside.items() if op not in self._known_ops}
+        scaled = {op: {name: scale * cost for name, cost in costs.items()} for op, costs in found.items()}
+        return {**scaled, **self.first.beside}
 
     @cached_property
     def agreement(self) -> Agreement:

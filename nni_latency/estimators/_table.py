@@ -341,6 +341,11 @@ class TableEstimator(LayerEstimator):
         """Costs of pairs of neighbouring layers of the table."""
         return self.table.pairs
 
+    @cached_property
+    def beside(self) -> Mapping[OpSpec, Mapping[str, float]]:
+        """Costs beside neighbours of the table's operators."""
+        return {entry.op: entry.beside for entry in self.table.operators if entry.op and entry.beside}
+
     @property
     def base_table(self) -> LookupTable | None:
         """The table, if it covers the layers of a space."""

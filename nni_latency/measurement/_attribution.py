@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nni_latency.operators import Trace
+from nni_latency.operators import Trace, neighbours_of, parse_op_keys
 
 #: Least share of an operator's time that is left after the overhead of its marks is subtracted.
 _LEAST_LEFT = 0.1
@@ -29,25 +29,46 @@ class CallMap:
     ends : tuple of int
         Number of calls until each operator ends. Calls after the last operator count as part of it, views and
         properties as part of the operator that follows, so that the operators add up to the run.
+    after : tuple of tuple of int or None, default=None
+        Index of the operator behind each tensor that an operator reads; None if it was not recorded.
     """
 
     operators: tuple[str, ...]
     ends: tuple[int, ...]
+    after: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
     def of(cls, trace: Trace) -> CallMap:
         """Build the mapping of a trace."""
         ends = [item.last_call + 1 for item in trace.operators]
-        return cls(tuple(item.op.op_key for item in trace.operators), (*ends[:-1], trace.n_calls) if ends else ())
+        return cls(
+            tuple(item.op.op_key for item in trace.operators),
+            (*ends[:-1], trace.n_calls) if ends else (),
+            tuple(item.reads for item in trace.operators),
+        )
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> CallMap:
         """Read the mapping from the plain values of `content`."""
-        return cls(tuple(map(str, content["operators"])), tuple(map(int, content["ends"])))
+        after = content.get("after")
+        return cls(
+            tuple(map(str, content["operators"])),
+            tuple(map(int, content["ends"])),
+            None if after is None else tuple(tuple(map(int, places)) for places in after),
+        )
 
     def content(self) -> dict[str, Any]:
         """Return plain values for a store."""
-        return {"operators": list(self.operators), "ends": list(self.ends)}
+        after = {} if self.after is None else {"after": list(map(list, self.after))}
+        return {"operators": list(self.operators), "ends": list(self.ends), **after}
+
+    @cached_property
+    def neighbours(self) -> list[tuple[str, ...]] | None:
+        """Neighbours of every operator, see `nni_latency.operators.neighbours_of`; None if they were not recorded."""
+        if self.after is None:
+            return None
+        kinds = {key: parse_op_keys(key)[0] for key in set(self.operators)}
+        return neighbours_of([kinds[key] for key in self.operators], self.after)
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:

@@ -161,7 +161,9 @@ def _by_operators(
     """Cost a space by the operators of its networks; one that cannot be followed network by network."""
     inputs = example_inputs_of(space) if example_inputs is None else example_inputs
     try:
-        found = operators_of_space(space, inputs, estimator.by, runs_unused=estimator.runs_unused)
+        found = operators_of_space(
+            space, inputs, estimator.by, runs_unused=estimator.runs_unused, beside=estimator.beside
+        )
     except TooManyChoicesError as error:
         warnings.warn(
             f"{error} Every network is therefore built and traced when it is asked for, which takes about a second "

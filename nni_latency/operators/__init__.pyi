@@ -29,6 +29,7 @@ from ._inputs import (
     shares_memory_of,
     tensors_in,
 )
+from ._neighbours import is_passed, neighbours_of, producer, reader, ways_to
 from ._onnx import load_onnx, read_onnx
 from ._onnx_joins import add_consumers, add_producers, join_onnx, parallel_onnx
 from ._onnx_model import initializers_of, taken_by
@@ -94,10 +95,12 @@ __all__ = [
     "initializers_of",
     "instances_in",
     "is_parameter",
+    "is_passed",
     "join_onnx",
     "layout_changes",
     "learned_shapes",
     "load_onnx",
+    "neighbours_of",
     "onnx_inputs",
     "onnx_network",
     "packed_weights",
@@ -105,7 +108,9 @@ __all__ = [
     "parse_op_keys",
     "parts_of",
     "precision_remarks",
+    "producer",
     "read_onnx",
+    "reader",
     "require_operators",
     "run_traced",
     "shares_memory_of",
@@ -116,6 +121,7 @@ __all__ = [
     "tensors_in",
     "trace",
     "trace_both",
+    "ways_to",
     "without_weights",
     "work_of",
 ]

@@ -25,7 +25,7 @@ class Flow:
     operators : tuple of OpSpec
         In order of execution.
     sources : tuple of tuple of int
-        Places of the tensors that every operator takes.
+        Places of the tensors that every operator takes, one for each tensor.
     results : tuple of (int or None)
         Places that made the tensors of the result; None for a tensor that no operator made.
     memory : tuple of int
@@ -97,12 +97,15 @@ class Ledger:
             self._kept.append(tensor)
         if not any(True for _ in tensors_in(result)):
             self._lost.append(len(self.operators))
-        self.operators.append(TracedOperator(name, op, tuple(sources), last_call, parameters=parameters))
+        distinct = tuple(dict.fromkeys(sources))
+        self.operators.append(
+            TracedOperator(name, op, distinct, last_call, parameters=parameters, reads=tuple(sources))
+        )
 
     def sources(self, arguments: Any) -> list[int]:
-        """Return the writers of all tensors in some arguments."""
+        """Return the writer of each tensor in some arguments."""
         known = (self._writers.get(memory_of(tensor)) for tensor in tensors_in(arguments))
-        return list(dict.fromkeys(number for number in known if number is not None))
+        return [number for number in known if number is not None]
 
     def returned(self, result: Any, inputs: Any) -> tuple[int, ...] | None:
         """Return the operators that made the result of the network, and those that may have; None if it is unknown."""
@@ -120,7 +123,7 @@ class Ledger:
         given, made = (list(map(memory_of, some)) for some in (self._given, tensors_in(result)))
         return Flow(
             tuple(item.op for item in self.operators),
-            tuple(item.sources for item in self.operators),
+            tuple(item.reads for item in self.operators),
             tuple(map(self._writers.get, made)),
             tuple(-1 - given.index(item) if item in given else made.index(item) for item in made),
             tuple(self._writers[item] for item in given),

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from nni_latency.errors import LatencyWarning
+from nni_latency.operators._neighbours import neighbours_of
 from nni_latency.operators._op_spec import OpSpec
 
 #: Granularity of operators: leaf modules, or calls of torch functions.
@@ -42,6 +43,8 @@ class TracedOperator:
         All attributes in the ONNX file as text, including those that do not affect the cost.
     parameters : int or None, default=None
         Number of parameters not used by earlier operators; None if shared parameters are unknown.
+    reads : tuple of int, default=()
+        Index of the operator behind each tensor that it takes, where one is behind several; otherwise `sources`.
     """
 
     name: str
@@ -50,6 +53,11 @@ class TracedOperator:
     last_call: int = -1
     details: tuple[tuple[str, str], ...] = ()
     parameters: int | None = None
+    reads: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.reads:
+            object.__setattr__(self, "reads", self.sources)
 
 
 @dataclass(frozen=True)
@@ -112,11 +120,18 @@ class Graph:
         if len(used) == len(self.operators):
             return self
         numbers = {number: place for place, number in enumerate(sorted(used))}
-        operators = tuple(
-            replace(self.operators[number], sources=tuple(numbers[source] for source in self.operators[number].sources))
-            for number in numbers
-        )
+
+        def renumbered(item: TracedOperator) -> TracedOperator:
+            sources, reads = (tuple(numbers[source] for source in some) for some in (item.sources, item.reads))
+            return replace(item, sources=sources, reads=reads)
+
+        operators = tuple(renumbered(self.operators[number]) for number in numbers)
         return replace(self, operators=operators, returned=tuple(numbers[number] for number in self.returned))
+
+    @cached_property
+    def neighbours(self) -> list[tuple[str, ...]]:
+        """Neighbours of every operator, see `neighbours_of`."""
+        return neighbours_of([item.op for item in self.operators], [item.reads for item in self.operators])
 
     @cached_property
     def digest(self) -> str:

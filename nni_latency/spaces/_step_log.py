@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nni_latency.spaces._neighbours import NOBODY, Neighbours
 from nni_latency.spaces._steps import (
     ALWAYS,
     NEVER,
@@ -26,20 +27,20 @@ from nni_latency.spaces._varying import Choices, TooManyChoicesError, Varying
 
 @dataclass
 class Scope:
-    """Steps of a part of a space, and the steps that had written to memory before this part did."""
+    """Steps of a part of a space, and what had written to memory before this part did: a step, and makers."""
 
     steps: list[Step] = field(default_factory=list)
-    before: dict[Memory, Step] = field(default_factory=dict)
+    before: dict[Memory, tuple[Step, Varying]] = field(default_factory=dict)
 
-    def write(self, memory: Memory, step: Step) -> None:
+    def write(self, memory: Memory, step: Step, makers: Varying) -> None:
         """Note that a step writes to memory."""
-        self.before.setdefault(memory, memory.step)
-        memory.step = step
+        self.before.setdefault(memory, (memory.step, memory.makers))
+        memory.step, memory.makers = step, makers
 
     def undo(self) -> None:
         """Restore all memory."""
-        for memory, step in self.before.items():
-            memory.step = step
+        for memory, (step, makers) in self.before.items():
+            memory.step, memory.makers = step, makers
 
     def extend(self, scope: Scope) -> None:
         """Append a part that ran behind this one."""
@@ -95,19 +96,27 @@ class StepLog:
     ----------
     choices : Choices
         Labels and values of the space.
+    keeps : bool
+        Whether operators count that no output depends on.
+    neighbours : Neighbours or None
+        Operators with costs beside neighbours.
+
+    Attributes
+    ----------
     follows : bool
-        Whether it is followed which operators an output depends on.
+        Whether it is followed which operators make a tensor.
     """
 
-    def __init__(self, choices: Choices, *, follows: bool) -> None:
-        self.follows = follows
+    def __init__(self, choices: Choices, *, keeps: bool, neighbours: Neighbours | None) -> None:
+        self.keeps, self.neighbours = keeps, neighbours
+        self.follows = not keeps or neighbours is not None
         self.scope = Scope()
         self._choices = choices
 
     def step(self, operators: Sequence[Varying], takes: Sequence[tuple[Step, Varying]], kept: Varying = NEVER) -> Step:
         """Note operators that count in the same networks, and the steps whose results they take."""
         sources = tuple((source, taken) for source, taken in takes if source is not NOTHING)
-        step = Step(tuple(operators), sources, kept) if self.follows else Step(tuple(operators), (), ALWAYS)
+        step = Step(tuple(operators), sources if self.follows else (), ALWAYS if self.keeps else kept)
         self.scope.steps.append(step)
         return step
 
@@ -121,16 +130,16 @@ class StepLog:
             self.step([self._choices.combine([flows], lambda flow: flow.operators)], ())
             return []
         sources = [memory.step for memory in given]
-        steps = steps_of(self._choices, flows, sources)
+        steps = steps_of(self._choices, flows, given, self.neighbours, keeps=self.keeps)
         self.scope.steps += steps.all
-        for memory, source, writer in zip(given, sources, steps.given, strict=True):
+        for memory, source, writer, makers in zip(given, sources, steps.given, steps.given_makers, strict=True):
             if writer is not source:
-                self.write(memory, writer)
+                self.write(memory, writer, makers)
         known = {-1 - place: memory for place, memory in enumerate(given)}
-        for place, (writer, shared) in enumerate(zip(steps.results, steps.memory, strict=True)):
+        for place, (writer, makers, shared) in enumerate(zip(steps.results, steps.makers, steps.memory, strict=True)):
             same = {known[other]: where for other, where in shared.items() if other != place}
             always = [memory for memory, where in same.items() if False not in where.values]
-            known[place] = always[0] if always else Memory(writer)
+            known[place] = always[0] if always else Memory(writer, makers=makers)
             for memory, where in same.items() if not always else ():
                 known[place].is_same(self._choices, memory, where)
         return [known[place] for place in range(len(steps.results))]
@@ -150,24 +159,25 @@ class StepLog:
         memories = dict(zip(part.given, given, strict=True))
         for start, (then, memory) in zip(part.starts, memories.items(), strict=True):
             if then.step is not start:
-                self.write(memory, now(then.step))
+                self.write(memory, now(then.step), then.makers)
         for memory in part.links:
             if memory not in memories:
-                memories[memory] = Memory(now(memory.step))
+                memories[memory] = Memory(now(memory.step), makers=memory.makers)
         for memory, links in part.links.items():
             for other, same in links.items():
                 memories[memory].is_same(self._choices, memories[other], same)
         return memories
 
-    def write(self, memory: Memory, step: Step) -> None:
+    def write(self, memory: Memory, step: Step, makers: Varying) -> None:
         """Note that a step writes to memory, and to what is the same for some choices."""
-        self.scope.write(memory, step)
+        self.scope.write(memory, step, makers)
         for other, same in memory.links(self._choices).items():
             if same is None:
-                self.scope.write(other, UNKNOWN)
+                self.scope.write(other, UNKNOWN, NOBODY)
             else:
                 differs = self._choices.combine([same], operator.not_)
-                self.scope.write(other, self.step((), [(step, same), (other.step, differs)]))
+                changed = self._choices.switch(same, {True: makers, False: other.makers})
+                self.scope.write(other, self.step((), [(step, same), (other.step, differs)]), changed)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[Scope]:

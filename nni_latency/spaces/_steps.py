@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nni_latency.operators import Flow, OpSpec
+from nni_latency.operators import Flow
+from nni_latency.spaces._neighbours import NOBODY, Neighbours
 from nni_latency.spaces._varying import Choices, Invalid, Varying
 
 #: Combinations of choices on which it may depend that memory is the same.
@@ -26,7 +27,7 @@ class Step:
     Parameters
     ----------
     operators : tuple of Varying
-        Tuples of `OpSpec` by choices.
+        Tuples of `OpSpec`, and of `Beside`, by choices.
     takes : tuple of (Step, Varying)
         Earlier steps, each with whether its result is taken.
     kept : Varying
@@ -52,17 +53,21 @@ class Memory:
         What wrote to it last.
     same : dict of Memory to (Varying or None)
         Other memory that is the same where a condition holds; None for one of too many choices.
+    makers : Varying
+        The ways to what it holds, as `Neighbours` describes them.
     age : int
         Number of those that were made before.
     """
 
     step: Step = NOTHING
     same: dict[Memory, Varying | None] = field(default_factory=dict)
+    makers: Varying = NOBODY
     age: int = field(default_factory=itertools.count().__next__)
 
     def seen_since(self, age: int, n_copies: int) -> Memory:
         """Return a copy that is the same as this one, unless this is younger, and no other is the same."""
-        return Memory(self.step, {self: ALWAYS} if self.age < age or self.same or n_copies > 1 else {})
+        same: dict[Memory, Varying | None] = {self: ALWAYS} if self.age < age or self.same or n_copies > 1 else {}
+        return Memory(self.step, same, self.makers)
 
     def is_same(self, choices: Choices, other: Memory, condition: Varying | None) -> None:
         """Note that another one is the same where a condition holds."""
@@ -106,6 +111,8 @@ class FlowSteps:
         What made the tensors of the result.
     given : list of Step
         What wrote last to the tensors that it was given.
+    makers, given_makers : list of Varying
+        The ways to the tensors of the result, and to those that it was given afterwards.
     memory : list of dict of int to Varying
         What every tensor of the result shares memory with, by places as in `Flow`, and where.
     """
@@ -113,15 +120,20 @@ class FlowSteps:
     all: list[Step]
     results: list[Step]
     given: list[Step]
+    makers: list[Varying]
+    given_makers: list[Varying]
     memory: list[dict[int, Varying]]
 
 
-def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowSteps:
-    """Divide a module or function into steps, by what it does for all choices to tensors made by some steps.
+def steps_of(
+    choices: Choices, flows: Varying, before: Sequence[Memory], neighbours: Neighbours | None, *, keeps: bool = False
+) -> FlowSteps:
+    """Divide a module or function into steps, by what it does for all choices to the memory that it is given.
 
     Operators that the same ends depend on are one step. The ends are the results, what is written to, and what cannot
-    be followed; each has a place for every flow.
+    be followed, or all operators if each one counts; each has a place for every flow.
     """
+    sources, makers = [memory.step for memory in before], [memory.makers for memory in before]
     known: list[Flow] = [flow for flow in flows.values if not isinstance(flow, Invalid)]
     number = choices.combine([flows], known.index)
     given = list(zip(*(flow.given for flow in known), strict=True))
@@ -131,13 +143,27 @@ def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowS
     made = [places for places in results if set(places) != {None} and places not in kept]
     ends = list(dict.fromkeys([*made, *written]))
     reached = [[flow.reached([place]) for flow, place in zip(known, end, strict=True)] for end in ends]
-    reached.append([flow.reached(flow.lost) for flow in known])
+    last = [range(len(flow.operators)) if keeps else flow.lost for flow in known]
+    reached.append([flow.reached(places) for flow, places in zip(known, last, strict=True)])
 
     def of_flow(values: Sequence[Any]) -> Varying:
         return choices.combine([number], values.__getitem__)
 
+    def operators_at(found: Sequence[Sequence[int]]) -> tuple[Varying, ...]:
+        """Return the operators of every flow at some places, and what counts beside their neighbours."""
+        own = [tuple(flow.operators[place] for place in places) for flow, places in zip(known, found, strict=True)]
+        if neighbours is None:
+            return (of_flow(own),)
+        pairs = (neighbours.inside(flow, places) for flow, places in zip(known, found, strict=True))
+        joined = [(*ops, *items) for ops, items in zip(own, pairs, strict=True)]
+        return of_flow(joined), *neighbours.across_flows(choices, known, number, found, makers)
+
+    def ways_of(places: Sequence[int | None]) -> Varying:
+        """Return the ways to a tensor that operators at some places make."""
+        return neighbours.made(choices, known, number, places, makers) if neighbours else NOBODY
+
     operators = _by_ends(known, reached)
-    shared = {taking: Step((of_flow(ops),)) for taking, ops in operators.items() if len(taking) > 1}
+    shared = {taking: Step(operators_at(places)) for taking, places in operators.items() if len(taking) > 1}
     steps = []
     for end, found in enumerate(reached):
         takes = [(step, ALWAYS) for taking, step in shared.items() if end in taking]
@@ -145,8 +171,10 @@ def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowS
             if source is not NOTHING and any(-1 - n in places for places in found):
                 takes.append((source, of_flow([-1 - n in places for places in found])))
         own = operators.get(frozenset([end]), [()] * len(known))
-        steps.append(Step((of_flow(own),), tuple(takes)))
-    steps[-1].kept = of_flow([bool(flow.lost) for flow in known])
+        steps.append(Step(operators_at(own), tuple(takes)))
+    steps[-1].kept = of_flow([bool(places) for places in last])
+    for step in (*shared.values(), *steps) if keeps else ():
+        step.kept = ALWAYS
     if steps[-1].kept.values == (False,):
         steps.pop()
     by_end = dict(zip(ends, steps, strict=False))
@@ -155,20 +183,22 @@ def steps_of(choices: Choices, flows: Varying, sources: Sequence[Step]) -> FlowS
         [*shared.values(), *steps],
         [by_end.get(places, NOTHING) for places in results],
         [by_end.get(places, source) for places, source in zip(given, sources, strict=True)],
+        list(map(ways_of, results)),
+        list(map(ways_of, given)),
         [{place: of_flow([item == place for item in places]) for place in set(places)} for places in memory],
     )
 
 
 def _by_ends(
     flows: Sequence[Flow], reached: Sequence[Sequence[frozenset[int]]]
-) -> dict[frozenset[int], list[tuple[OpSpec, ...]]]:
-    """Return the operators of every flow, by the ends that depend on them."""
-    found: dict[frozenset[int], list[tuple[OpSpec, ...]]] = {}
+) -> dict[frozenset[int], list[tuple[int, ...]]]:
+    """Return the places of the operators of every flow, by the ends that depend on them."""
+    found: dict[frozenset[int], list[tuple[int, ...]]] = {}
     for number, flow in enumerate(flows):
-        for place, op in enumerate(flow.operators):
+        for place in range(len(flow.operators)):
             taking = frozenset(end for end, places in enumerate(reached) if place in places[number])
             if taking:
-                found.setdefault(taking, [()] * len(flows))[number] += (op,)
+                found.setdefault(taking, [()] * len(flows))[number] += (place,)
     return found
 
 

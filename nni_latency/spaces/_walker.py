@@ -16,9 +16,9 @@ from nni_latency.operators import (
     By,
     DescribesItself,
     Flow,
-    OpSpec,
     shares_memory_of,
 )
+from nni_latency.spaces._neighbours import NOBODY, Neighbours
 from nni_latency.spaces._nni import (
     Mutable,
     MutableModule,
@@ -86,6 +86,8 @@ class Walker:
         Give convolutions and linear layers as many input channels as their input has.
     runs_unused : bool, default=True
         Whether operators that no output depends on count.
+    neighbours : Neighbours, optional
+        Operators with costs beside neighbours, which are noted as well.
 
     Attributes
     ----------
@@ -104,9 +106,10 @@ class Walker:
         *,
         elastic: bool = False,
         runs_unused: bool = True,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self.choices = choices
-        self.log = StepLog(choices, follows=not runs_unused)
+        self.log = StepLog(choices, keeps=runs_unused, neighbours=neighbours)
         self._raw = raw
         self._by = by
         self._handlers = tuple(handlers)
@@ -148,10 +151,11 @@ class Walker:
             self.tracer.signatures.of(module),
             self.tracer.signatures.of_value(bare),
             tuple(symbol.spec.key for symbol in symbols),
+            tuple(memory.makers.key for memory in memories),
         )
         if key not in self._runs:
             starts = [Step() for _ in memories]
-            given = list(map(Memory, starts))
+            given = [Memory(start, makers=memory.makers) for start, memory in zip(starts, memories, strict=True)]
             stand_in = dict(zip(memories, given, strict=True))
             new = (SymbolicTensor(self, symbol.spec, stand_in[symbol.memory]) for symbol in symbols)
             with self.log.aside() as scope:
@@ -180,10 +184,10 @@ class Walker:
 
         return self._note(self.choices.combine([symbol.spec for symbol in symbols], once), memories)
 
-    def operators(self, module: nn.Module, specs: Sequence[TensorSpec], by: By | None = None) -> tuple[OpSpec, ...]:
-        """List the operators of a module without choices on inputs that are known."""
+    def flow(self, module: nn.Module, specs: Sequence[TensorSpec], by: By | None = None) -> Flow:
+        """Return the operators of a module without choices on inputs that are known."""
         given = [[SymbolicTensor(self, Varying.constant(spec)) for spec in specs], {}]
-        return self.tracer.module(module, given, specs, by)[0].operators
+        return self.tracer.module(module, given, specs, by)[0]
 
     def whole(self, run: Callable[[], Any], takes: Sequence[tuple[SymbolicTensor, Varying]]) -> Any:
         """Run something whose operators count where its result does; it takes some tensors where conditions hold.
@@ -193,20 +197,24 @@ class Walker:
         sources = [(symbol.memory.step, taken) for symbol, taken in takes]
         with self.log.aside() as scope:
             result = run()
+        makers = [symbol.memory.makers for symbol in symbols_in(result)]
         step = self.log.step(self.choices.joined([ops for part in scope.steps for ops in part.operators]), sources)
         scope.undo()
         own = set(scope.steps)
         for memory in scope.before if self.log.follows else ():
             if memory.step not in own:
-                self.log.write(memory, UNKNOWN)
-        made = (SymbolicTensor(self, symbol.spec, Memory(step)) for symbol in symbols_in(result))
+                self.log.write(memory, UNKNOWN, NOBODY)
+        made = (
+            SymbolicTensor(self, symbol.spec, Memory(step, makers=ways))
+            for symbol, ways in zip(symbols_in(result), makers, strict=True)
+        )
         return replace_symbols(result, made)
 
     def select(self, choice: Varying, cases: Mapping[Any, Callable[[], Any]]) -> Any:
         """Run all cases of a choice; the operators of each count where it is chosen, and so does its result."""
         results: dict[Any, Any] = {}
         chosen = {value: is_chosen(choice, value) for value in cases} if self.log.follows else {}
-        written: dict[Memory, dict[Any, Step]] = {}
+        written: dict[Memory, dict[Any, tuple[Step, Varying]]] = {}
         scopes, age = [], Memory().age
         for value, run in cases.items():
             with self.log.aside() as scope:
@@ -223,14 +231,19 @@ class Walker:
                 result, (SymbolicTensor(self, item.spec, memory) for item, memory in zip(items, copies, strict=True))
             )
             for memory in scope.before:
-                written.setdefault(memory, {})[value] = memory.step
+                written.setdefault(memory, {})[value] = memory.step, memory.makers
             scope.undo()
             scopes.append(scope.steps)
         self.log.select(choice, chosen, dict(zip(cases, scopes, strict=True)))
-        for memory, steps in written.items():
-            then = {value: steps.get(value, memory.step) for value in cases}
-            self.log.scope.write(memory, self.log.either(then, chosen))
+        for memory, changes in written.items():
+            then = {value: changes.get(value, (memory.step, memory.makers)) for value in cases}
+            step = self.log.either({value: step for value, (step, _) in then.items()}, chosen)
+            self.log.scope.write(memory, step, self._switch(choice, {value: ways for value, (_, ways) in then.items()}))
         return self._merge(choice, chosen, results)
+
+    def _switch(self, choice: Varying, makers: Mapping[Any, Varying]) -> Varying:
+        """Return the makers of a tensor by those of all cases."""
+        return self.choices.switch(choice, makers) if self.log.neighbours else NOBODY
 
     def expression(self, value: Any) -> Varying:
         """Return an argument of a module by the choices that it depends on."""
@@ -374,7 +387,11 @@ class Walker:
         if all(isinstance(other, SymbolicTensor) for other in possible.values()):
             impossible = {value: Varying.constant(other) for value, other in results.items() if value not in possible}
             specs = {value: other.spec for value, other in possible.items()}
-            memory = Memory(self.log.either({value: other.memory.step for value, other in possible.items()}, chosen))
+            makers = {value: other.memory.makers for value, other in possible.items()}
+            memory = Memory(
+                self.log.either({value: other.memory.step for value, other in possible.items()}, chosen),
+                makers=self._switch(choice, {**dict.fromkeys(results, NOBODY), **makers}),
+            )
             for value, where in chosen.items():
                 for source in possible[value].memory.same if value in possible else ():
                     memory.is_same(self.choices, source, where)

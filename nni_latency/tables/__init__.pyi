@@ -19,6 +19,7 @@ from ._known_costs import CachedCost, KnownCosts
 from ._layer_schedule import LayerSchedule, candidate_subjects
 from ._lookup_table import LookupTable, table_schema
 from ._machine import Locations, Residency, fit_residency, locate
+from ._neighbours import cost_beside
 from ._networks import NetworkMeasurements, NetworkTimes, measure_networks, reference_networks
 from ._operator_energy import energy_of_operators
 from ._operator_samples import OperatorSamples, Place
@@ -93,6 +94,7 @@ __all__ = [
     "candidate_subjects",
     "check_operators",
     "compare_tables",
+    "cost_beside",
     "count_table",
     "counts_content",
     "energy_of_operators",

@@ -28,7 +28,7 @@ class TableComparison:
     only_first, only_second : tuple of (str, str)
         Layer and choice of candidates in only one table.
     differences : tuple of str
-        Other differences: space, platform, input, costs of pairs of layers.
+        Other differences: space, platform, input, costs of pairs of layers, costs beside neighbours.
 
     Examples
     --------
@@ -128,6 +128,10 @@ def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
         differences.append(f"input {_shape(first)} against {_shape(second)}")
     if bool(first.pairs) != bool(second.pairs):
         differences.append(f"only the {'first' if first.pairs else 'second'} has costs of pairs of neighbouring layers")
+    first_beside, second_beside = (any(entry.beside for entry in table.operators) for table in folded)
+    if first_beside != second_beside:
+        which = "first" if first_beside else "second"
+        differences.append(f"only the {which} has costs of operators beside their neighbours")
     return TableComparison(
         first=folded[0],
         second=folded[1],

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat
+from pydantic import Field, FiniteFloat, JsonValue, NonNegativeInt, PositiveFloat
 
 from nni_latency.costs import Cost
 from nni_latency.documents import RECORD, Operator
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.operators import Features, OpSpec, work_of
+from nni_latency.tables._neighbours import NEIGHBOUR, cost_beside
 from nni_latency.tables._plan import PlanLayer
 
 #: Kind of an imported operator of which only the name is known.
@@ -40,11 +41,15 @@ class Entry(Cost):
         Places in networks where an operator was timed, and networks that have such a place.
     names : tuple of str
         What files of other projects call an operator, for one that comes from there.
+    beside : mapping of str to float
+        What an operator costs more, or less, in a place of a network whose neighbours are known: ``< kind`` for each
+        tensor from an operator of a kind, ``> kind`` for each that leads to one, and the empty text once. Their mean
+        over the places in networks is zero.
 
     Raises
     ------
     InvalidValueError
-        If the value is negative or not finite, or lies outside its interval.
+        If the value is negative or not finite, or lies outside its interval; or a neighbour or its cost is invalid.
     """
 
     n_samples: NonNegativeInt = 0
@@ -53,9 +58,22 @@ class Entry(Cost):
     n_places: Annotated[NonNegativeInt, Field(description="places in networks where it was timed")] = 0
     n_networks: Annotated[NonNegativeInt, Field(description="networks with such a place")] = 0
     names: Annotated[tuple[str, ...], Field(description="what files of other projects call it")] = ()
+    beside: Annotated[
+        Mapping[str, FiniteFloat],
+        Field(description="cost in addition by neighbour: '< kind' that it reads, '> kind' that reads it, '' always"),
+    ] = field(default_factory=dict)
 
     _finite = True
     __pydantic_config__ = RECORD
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, cost in self.beside.items():
+            if not NEIGHBOUR.fullmatch(name) or not math.isfinite(cost):
+                raise InvalidValueError(
+                    "The costs beside neighbours must be finite numbers by '< kind', '> kind' or ''. "
+                    f"Got {name!r}: {cost!r}."
+                )
 
     @property
     def features(self) -> Features | None:
@@ -64,6 +82,14 @@ class Entry(Cost):
             return None
         features, counted = work_of(self.op)
         return features if counted else None
+
+    def in_place(self, neighbours: Iterable[str]) -> Entry:
+        """Return the entry with the cost of the operator beside its neighbours."""
+        return self.shifted(cost_beside(self.beside, neighbours))
+
+    def scaled(self, factor: float) -> Entry:
+        """Return the same entry with costs scaled by `factor`."""
+        return replace(super().scaled(factor), beside={name: factor * cost for name, cost in self.beside.items()})
 
     @classmethod
     def _joined(cls, parts: Sequence[Entry], value: float, low: float, high: float) -> Entry:

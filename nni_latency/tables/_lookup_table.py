@@ -70,7 +70,8 @@ class LookupTable(SpaceTable):
     ------
     InvalidValueError
         If the table has neither layers nor operators, or both; a duplicate layer or operator; pairs that are not of its
-        layers, or with which a network costs nothing or less; or a calibration that is not a positive number.
+        layers, or with which a network costs nothing or less; costs beside neighbours of a candidate, or of a metric
+        that does not add up; or a calibration that is not a positive number.
 
     Examples
     --------
@@ -101,6 +102,11 @@ class LookupTable(SpaceTable):
         for (layer, choice), entry in self.places():
             if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
                 raise InvalidValueError(f"The {self.metric} of {layer!r}: {choice} must be positive. Got 0.")
+            if entry.beside and (self.layers or not combination_of(self.metric).adds_up):
+                raise InvalidValueError(
+                    f"The {self.metric} of {layer!r}: {choice} has costs beside neighbours, which only operators have "
+                    "whose costs add up, in a table without layers."
+                )
         if self.pairs:
             self._check_sums()
 

@@ -44,12 +44,17 @@ class GroupPowers:
         """Convert the latency of an operator to energy [J]."""
         group = _group(entry)
         watts, spread = self.watts[group], self.deviations[group] / self.watts[group]
-        value = entry.value * watts
-        width = math.hypot(entry.spread, NORMAL * spread) * value
-        return replace(entry, value=value, low=max(0.0, value - width), high=value + width)
+        joules = entry.scaled(watts)
+        width = math.hypot(entry.spread, NORMAL * spread) * joules.value
+        return replace(joules, low=max(0.0, joules.value - width), high=joules.value + width)
 
 
-def energy_of_operators(table: LookupTable, operators: Sequence[Sequence[str]], powers: Sequence[float]) -> LookupTable:
+def energy_of_operators(
+    table: LookupTable,
+    operators: Sequence[Sequence[str]],
+    powers: Sequence[float],
+    neighbours: Sequence[Sequence[Sequence[str]]] | None = None,
+) -> LookupTable:
     """Convert a table of latencies to energy, using meter readings of the same networks.
 
     No meter resolves an operator. The power of a network is the mean of the powers of its operators, weighted by time;
@@ -65,6 +70,8 @@ def energy_of_operators(table: LookupTable, operators: Sequence[Sequence[str]], 
         Keys of the operators of every network of the table, repeated as often as they run.
     powers : sequence of float
         Power of every network of the table [W].
+    neighbours : sequence of sequence of sequence of str, optional
+        Neighbours of these operators, for a table with costs beside neighbours.
 
     Raises
     ------
@@ -73,24 +80,26 @@ def energy_of_operators(table: LookupTable, operators: Sequence[Sequence[str]], 
     """
     if not powers or len(powers) != len(table.networks):
         raise MeasurementError("No meter was read, so there is no energy. Measure anew, with a meter.")
-    found = group_powers([[table.by_op[key] for key in keys if key in table.by_op] for keys in operators], powers)
+    beside = neighbours or [[()] * len(keys) for keys in operators]
+    networks = [list(zip(keys, names, strict=True)) for keys, names in zip(operators, beside, strict=True)]
+    found = group_powers([_placed(table.by_op, network) for network in networks], powers)
     usual = float(np.mean(powers))
     watts = {group: found.watts.get(group, usual) for group in map(_group, table.operators)}
     deviations = {group: found.deviations.get(group, _UNKNOWN_GROUP * usual) for group in watts}
     whole = GroupPowers(watts, deviations)
     entries = {key: whole.joules(entry) for key, entry in table.by_op.items()}
-    sums = [math.fsum(entries[key].value for key in keys if key in entries) for keys in operators]
-    networks = tuple(
+    sums = [math.fsum(entry.value for entry in _placed(entries, network)) for network in networks]
+    measured = tuple(
         replace(network.scaled(power), entries=total)
         for network, power, total in zip(table.networks, powers, sums, strict=True)
     )
-    calibration, residency = fit_residency(sums, [network.value for network in networks])
+    calibration, residency = fit_residency(sums, [network.value for network in measured])
     return replace(
         table,
         metric="energy",
         operators=tuple(entries.values()),
-        networks=networks,
-        reference=networks[0].value,
+        networks=measured,
+        reference=measured[0].value,
         calibration=calibration,
         residency=residency,
         network_error=None,
@@ -119,6 +128,11 @@ def group_powers(networks: Sequence[Sequence[Entry]], powers: Sequence[float]) -
     return GroupPowers(
         dict(zip(groups, watts.tolist(), strict=True)), dict(zip(groups, deviations.tolist(), strict=True))
     )
+
+
+def _placed(entries: Mapping[str, Entry], network: Sequence[tuple[str, Sequence[str]]]) -> list[Entry]:
+    """Return the entries of the operators of a network, each with its cost beside its neighbours."""
+    return [entries[key].in_place(names) for key, names in network if key in entries]
 
 
 def _group(entry: Entry) -> str:

@@ -17,6 +17,7 @@ from nni_latency.combinations import SUM
 from nni_latency.measurement import Measurement, NetworkCalls, Protocol, Record, Summary, quantile
 from nni_latency.regression import group_means
 from nni_latency.tables._machine import Residency, fit_residency, local_speed, location_errors
+from nni_latency.tables._neighbours import NeighbourFit, PlacedOperators, fit_neighbours
 from nni_latency.tables._summary import network_error
 
 Floats = NDArray[np.float64]
@@ -63,21 +64,27 @@ class OperatorFit:
         calls.
     factors : ndarray of shape (n_operators,)
         Factor of the mean cost of every operator, see `OperatorSamples`.
+    amounts : ndarray of shape (n_networks, n_operators)
+        Cost of the places of every operator in every network, uncorrected [s].
     sums : dict of str to float
-        Sum of the corrected mean costs of the operators of every network [s].
+        Sum of the corrected costs of the operators of every network [s].
     calibration : float
         Factor of the sums.
     residency : Residency or None
         Curve over the calibrated sums, see `fit_residency`.
+    neighbours : NeighbourFit or None
+        Costs of operators beside neighbours, where these matter.
     """
 
     slowness: Floats
     wholes: dict[str, Summary]
     costs: dict[str, Floats]
     factors: Floats
+    amounts: Floats
     sums: dict[str, float]
     calibration: float
     residency: Residency | None
+    neighbours: NeighbourFit | None
 
     def predict(self, total: float) -> float:
         """Return the time of a network whose operators add up to `total`, at the machine's usual speed [s]."""
@@ -125,10 +132,11 @@ class OperatorSamples:
     from how much longer the visits around it took than the costs of their operators say. Costs and speeds are fitted
     alternately.
 
-    The cost of an operator is the mean over its places in networks, times a factor. An operator takes longer in some
-    places than in others, and the times of whole networks tell which time counts: the factors are a Bayesian ridge
-    regression [1]_ of the deviations of networks on the shares of operators in them, whose prior is as wide as the
-    operator differs between places.
+    The cost of an operator is the mean over its places in networks, corrected for its neighbours where this helps (see
+    `nni_latency.tables._neighbours.fit_neighbours`), times a factor. An operator takes longer in some places than in
+    others, and the times of whole networks tell which time counts: the factors are a Bayesian ridge regression [1]_ of
+    the deviations of networks on the shares of operators in them, whose prior is as wide as the operator differs
+    between places.
 
     Parameters
     ----------
@@ -161,6 +169,7 @@ class OperatorSamples:
         self._runs = {key: _Runs.of(by_network[key]) for key in self.measured}
         self._keys = {key: networks[key].operators if len(runs.calls) else () for key, runs in self._runs.items()}
         numbers = {key: number for number, key in enumerate(dict.fromkeys(itertools.chain(*self._keys.values())))}
+        self._numbers = numbers
         self._n_operators = len(numbers)
         # Number of the operator at every place of a network, and of those by modules that were timed in any network.
         self._places = {network: _numbered(keys, numbers) for network, keys in self._keys.items()}
@@ -183,7 +192,35 @@ class OperatorSamples:
             fit = self._fit(np.exp(speed))
             if change < _LEAST_CHANGE:
                 break
-        return fit
+        neighbours = self._fit_neighbours(fit)
+        return fit if neighbours is None else self._fit(fit.slowness, neighbours)
+
+    def _fit_neighbours(self, fit: OperatorFit) -> NeighbourFit | None:
+        """Fit what operators cost beside neighbours; None if they were not recorded, or do not matter."""
+        if not self._is_correctable or any(self.networks[key].modules.neighbours is None for key in self.measured):
+            return None
+        values = [whole.value for whole in fit.wholes.values()]
+        means, spreads = self._means_and_spreads(fit.costs)
+
+        def residuals(amounts: Floats) -> Floats:
+            sums = amounts.sum(axis=1)
+            calibration, residency = fit_residency(sums.tolist(), values)
+            usual = [SUM.whole(total * calibration, residency) for total in sums.tolist()]
+            return _ridge(amounts / sums[:, None] * spreads, np.log(np.array(values) / usual))[1]
+
+        placed = [self._placed(network, fit.costs[network]) for network in self.measured]
+        return fit_neighbours(placed, means, float(np.mean(values)), residuals)
+
+    def _placed(self, network: str, costs: Floats) -> PlacedOperators:
+        """Return the operators of a network by modules, with their neighbours and times."""
+        modules = self.networks[network].modules
+        known = [place for place, key in enumerate(modules.operators) if key in self._numbers]
+        assert modules.neighbours is not None, network
+        return PlacedOperators(
+            np.array([self._numbers[modules.operators[place]] for place in known], dtype=np.int64),
+            [modules.neighbours[place] for place in known],
+            costs[known] if len(costs) else costs,
+        )
 
     def _excess(self, fit: OperatorFit) -> Floats:
         """Return how much longer every visit took than its network usually takes, as a logarithm."""
@@ -191,8 +228,8 @@ class OperatorSamples:
         visits = np.concatenate([runs.visits for runs in self._runs.values()])
         return group_means(np.concatenate(logs), visits, len(self._reference))
 
-    def _fit(self, slowness: Floats) -> OperatorFit:
-        """Fit the costs of operators, given the speeds."""
+    def _fit(self, slowness: Floats, neighbours: NeighbourFit | None = None) -> OperatorFit:
+        """Fit the costs of operators, given the speeds and what operators cost beside neighbours."""
         wholes, costs = {}, {}
         for network, runs in self._runs.items():
             times, calls = runs.wholes / slowness[runs.visits], self._calls(network, slowness)
@@ -203,16 +240,18 @@ class OperatorSamples:
                 costs[network] = known.attribute(calls, times, whole.value, self.protocol.statistic)
         values = [whole.value for whole in wholes.values()]
         means, spreads = self._means_and_spreads(costs)
+        amounts = self._counts * means if neighbours is None else neighbours.amounts
 
         def with_factors(factors: Floats) -> OperatorFit:
-            sums = self._sums(means * factors, values)
-            return OperatorFit(slowness, wholes, costs, factors, sums, *fit_residency(list(sums.values()), values))
+            sums = self._sums(amounts @ factors, values)
+            curve = fit_residency(list(sums.values()), values)
+            return OperatorFit(slowness, wholes, costs, factors, amounts, sums, *curve, neighbours)
 
         fit = with_factors(np.ones(len(means)))
         if not self._is_correctable:
             return fit
         excess = [whole.value / fit.predict(fit.sums[network]) - 1 for network, whole in wholes.items()]
-        shares = self._counts * means / np.array(list(fit.sums.values()))[:, None]
+        shares = amounts / np.array(list(fit.sums.values()))[:, None]
         return with_factors(np.maximum(1 + spreads * _ridge(shares * spreads, np.array(excess))[0], _LEAST_FACTOR))
 
     @property
@@ -220,10 +259,9 @@ class OperatorSamples:
         """Whether the times of networks can correct the costs of operators."""
         return len(self.measured) >= _FEWEST_NETWORKS and self._n_operators > 0
 
-    def _sums(self, means: Floats, values: Sequence[float]) -> dict[str, float]:
+    def _sums(self, sums: Floats, values: Sequence[float]) -> dict[str, float]:
         """Return the sum of the operators of every network [s]; its time where no call was timed."""
-        sums = (self._counts @ means).tolist()
-        return {key: total or value for key, total, value in zip(self.measured, sums, values, strict=True)}
+        return {key: total or value for key, total, value in zip(self.measured, sums.tolist(), values, strict=True)}
 
     def _means_and_spreads(self, costs: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """Return the mean cost of every operator, and its relative standard deviation between places, within bounds."""
@@ -249,7 +287,7 @@ class OperatorSamples:
             others = counts - places
             # The cost of an operator of this network alone is not known from others.
             elsewhere = np.where(others > 0, (totals - own) / np.maximum(others, 1), own / np.maximum(places, 1))
-            parts = self._counts[number] * elsewhere
+            parts = self._counts[number] * elsewhere if fit.neighbours is None else fit.neighbours.unseen[number]
             usual = float(parts.sum()) or fit.sums[network]
             shares.append(parts / usual)
             residuals.append(math.log(fit.wholes[network].value / fit.predict(usual)))
@@ -285,6 +323,16 @@ class OperatorSamples:
     def corrected_places(self, network: str) -> list[Place]:
         """Return the same for the costs of operators: corrected by the times of all networks."""
         return self._listed(network, self.fit.costs[network] * self.fit.factors[self._places[network]])
+
+    @property
+    def beside(self) -> dict[str, dict[str, float]]:
+        """Costs of operators beside neighbours by their keys, corrected by the times of all networks [s]."""
+        found = () if self.fit.neighbours is None else self.fit.neighbours.beside
+        return {
+            key: {name: factor * cost for name, cost in costs.items()}
+            for key, factor, costs in zip(self._numbers, self.fit.factors.tolist(), found, strict=False)
+            if costs
+        }
 
     def _listed(self, network: str, times: Floats) -> list[Place]:
         n_samples, costs = len(self._runs[network].calls), times.tolist()

@@ -7,6 +7,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,8 @@ def operators_table(
     samples = OperatorSamples(calls, schedule.protocol, records)
     measured, fit = samples.measured, samples.fit
     entries = operator_entries([place for network in measured for place in samples.corrected_places(network)])
+    for key, beside in samples.beside.items():
+        entries[key] = replace(entries[key], beside=beside)
     networks = tuple(
         MeasuredNetwork(
             value=whole.value,
@@ -190,8 +193,14 @@ def operators_table(
     if metric == "latency":
         return table
     powers = powers_of((record.subjects[0], record) for record in records)
-    keys = [calls[network].modules.operators for network in measured]
-    return energy_of_operators(table, keys, [powers[network] for network in measured if network in powers])
+    modules = [calls[network].modules for network in measured]
+    placed = [item.neighbours for item in modules if item.neighbours is not None]
+    return energy_of_operators(
+        table,
+        [item.operators for item in modules],
+        [powers[network] for network in measured if network in powers],
+        placed if len(placed) == len(modules) else None,
+    )
 
 
 def _unmeasured(measured: int, planned: int) -> tuple[str, ...]:

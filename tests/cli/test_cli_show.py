@@ -70,6 +70,16 @@ def test_a_table_begins_with_its_latencies(run, name, title, part):
     assert everything.index("Platform") < everything.index("Protocol")
 
 
+def test_a_table_tells_of_costs_beside_neighbours(run):
+    table = LookupTable.load(DATA / "operators_1.json")
+    assert "neighbours" not in run("show", DATA / "operators_1.json", "--verbose").stdout
+    first, *others = table.operators
+    replace(table, operators=(replace(first, beside={"< conv2d": 1e-6}), *others)).save("beside.json")
+    assert "1 operator with costs beside some kinds of others" in " ".join(run("show", "beside.json").stdout.split())
+    found = json.loads(run("show", "beside.json", "--format", "json").stdout)
+    assert {"< conv2d": 1e-6} in found["beside"].values()
+
+
 @pytest.mark.parametrize("name", [*KEPT, *WRITTEN])
 def test_every_kind_of_file_is_drawn_or_says_where_a_picture_is(run, fails, files, name):
     if SAVED_FILES[name].draw is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,9 +23,8 @@ from nni_latency.spaces import (
     hub_space,
     network_of,
     operators_of_space,
-    reference_of,
 )
-from nni_latency.tables import Entry, LookupTable
+from nni_latency.tables import Entry, LookupTable, SpaceReference
 
 with quiet_nni():
     import nni
@@ -32,12 +33,18 @@ with quiet_nni():
 TORCH, COMPILED = Platform("paper", "torch"), Platform("paper", "onnxruntime")
 
 
-def _estimator(space, inputs, platform):
-    """Return a table in which every operator of a space has another cost."""
+def _estimator(space, inputs, platform, share=0.0):
+    """Return a table in which every operator of a space has another cost, and a share also beside all neighbours."""
     operators = operators_of_space(space, inputs).distinct
     entries = [Entry(1e-6 * n, 1e-6 * n, 1e-6 * n, op=op) for n, op in enumerate(operators, 100)]
+    random = np.random.RandomState(0)
+    names = ["", *(f"{side} {kind}" for kind in sorted({op.kind for op in operators}) for side in "<>")]
+    for place in np.flatnonzero(random.rand(len(entries)) < share):
+        costs = dict(zip(names, random.uniform(-1e-5, 1e-5, len(names)).tolist(), strict=True))
+        entries[place] = replace(entries[place], beside=costs)
     shape = tuple(inputs.shape)
-    table = LookupTable(space=reference_of(space), platform=platform, input_shape=shape, operators=tuple(entries))
+    own = SpaceReference("own")
+    table = LookupTable(space=own, platform=platform, input_shape=shape, operators=tuple(entries))
     return TableEstimator(table, missing="error")
 
 
@@ -578,11 +585,12 @@ def test_functions_on_which_no_output_depends_are_left_out():
         assert found.operators_of(sample) == Counter(item.op for item in graph.operators)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["darts", "pnas"])
-def test_expected_cost_of_certain_choices_is_their_profile(name):
+def test_expected_cost_of_certain_choices_is_their_profile(name, share):
     space = hub_space(name, width=4, num_cells=4, dataset="cifar")
     inputs = torch.zeros(1, 3, 32, 32)
-    profiler = LatencyProfiler(space, inputs, latency_estimator=_estimator(space, inputs, COMPILED))
+    profiler = LatencyProfiler(space, inputs, latency_estimator=_estimator(space, inputs, COMPILED, share))
     expected = expected_cost(profiler.cost)
     for sample in _samples(space):
         alphas = []
@@ -590,3 +598,56 @@ def test_expected_cost_of_certain_choices_is_their_profile(name):
             chosen = tuple(sample[label]) if isinstance(sample[label], list) else sample[label]
             alphas.append(torch.tensor([100.0 if value == chosen else 0.0 for value in values]))
         assert float(expected(expected.softmax(alphas))) == pytest.approx(profiler.profile(sample), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("darts", {"width": (4, 8), "num_cells": 3, "dataset": "cifar"}),
+        ("enas", {"width": 4, "num_cells": 3, "dataset": "imagenet"}),
+        ("nasnet", {"width": 4, "num_cells": 3, "dataset": "cifar"}),
+        ("amoebanet", {"width": 4, "num_cells": 3, "dataset": "imagenet"}),
+        ("pnas", {"width": 4, "num_cells": 3, "dataset": "cifar"}),
+        ("nasbench201", {"stem_out_channels": 4, "num_modules_per_stack": 1}),
+        ("nasbench101", {"stem_out_channels": 12, "num_stacks": 1, "num_modules_per_stack": 2}),
+    ],
+)
+def test_profile_counts_what_operators_cost_beside_their_neighbours(name, arguments):
+    space, inputs = hub_space(name, **arguments), torch.zeros(1, 3, 32, 32)
+    samples = list(_samples(space))[1:] if "nasbench" not in name else draw_samples(space, 12)
+    for platform in (TORCH, COMPILED):
+        estimator, plain = (_estimator(space, inputs, platform, share) for share in (0.5, 0.0))
+        profiler = LatencyProfiler(space, inputs, latency_estimator=estimator)
+        costs = [_estimate(estimator, space, sample, inputs) for sample in samples]
+        assert [profiler.profile(sample) for sample in samples] == pytest.approx(costs, rel=1e-12)
+        assert costs[0] != pytest.approx(_estimate(plain, space, samples[0], inputs), rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(
+            Branches,
+            lambda: Branches(2, "concat"),
+            lambda: Branches(3, "mean"),
+            Levels,
+            InPlace,
+            Aliases,
+            Twice,
+            Asking,
+        ),
+        *(lambda: Shared(Leaf), lambda: Shared(ChangingLeaf), lambda: Shared(SameTwice)),
+        lambda: Shared(lambda: Repeated(_choice("repeated"))),
+        lambda: Shared(lambda: LayerChoice([ChangingLeaf(), Leaf()], label="leaf")),
+        *(Assigned, Untouched, Cells, lambda: Cells("loose_end")),
+    ],
+)
+def test_profile_of_an_own_space_counts_what_operators_cost_beside_their_neighbours(make, share):
+    space, inputs = make(), torch.zeros(1, 3, 16, 16)
+    for platform in (TORCH, COMPILED):
+        estimator = _estimator(space, inputs, platform, share)
+        profiler = LatencyProfiler(space, inputs, latency_estimator=estimator)
+        for sample in draw_samples(space, 12):
+            slow = estimator.estimate(space.freeze(sample), inputs).value
+            assert profiler.profile(sample) == pytest.approx(slow, rel=1e-12)

@@ -12,9 +12,13 @@ import torch
 from torch import nn
 
 from nni_latency.errors import InvalidValueError, MissingEntryError
+from nni_latency.estimators import TableEstimator
 from nni_latency.imports import quiet_nni
 from nni_latency.operators import trace
-from nni_latency.spaces import TooManyChoicesError, draw_samples, hub_space, operators_of_space
+from nni_latency.platforms import Platform
+from nni_latency.spaces import TooManyChoicesError, draw_samples, hub_space, operators_of_space, reference_of
+from nni_latency.spaces._neighbours import Beside
+from nni_latency.tables import Entry, LookupTable
 
 with quiet_nni():
     import nni
@@ -209,10 +213,28 @@ class Continuous(ModelSpace):
 
 def _check(space, inputs, n_samples=8, by="module"):
     found = operators_of_space(space, inputs, by)
-    for sample in draw_samples(space, n_samples, 1):
-        network = space.freeze(dict(sample)).eval()
-        assert found.operators_of(sample) == Counter(item.op for item in trace(network, inputs, by).operators)
+    samples = draw_samples(space, n_samples, 1)
+    graphs = [trace(space.freeze(dict(sample)).eval(), inputs, by) for sample in samples]
+    for sample, graph in zip(samples, graphs, strict=True):
+        assert found.operators_of(sample) == Counter(item.op for item in graph.operators)
+    _check_neighbours(space, inputs, by, dict(enumerate(samples)), graphs)
     return found
+
+
+def _check_neighbours(space, inputs, by, samples, graphs):
+    """Check that a walk finds all operators of some networks beside their neighbours, of all those in any of them."""
+    for runs_unused in (True, False):
+        executed = graphs if runs_unused else [graph.without_unused() for graph in graphs]
+        placed = [list(zip(graph.operators, graph.neighbours, strict=True)) for graph in executed]
+        beside = {}
+        for network in placed:
+            for item, names in network:
+                beside.setdefault(item.op, set()).update(names)
+        found = operators_of_space(space, inputs, by, runs_unused=runs_unused, beside=beside)
+        for number, network in enumerate(placed):
+            items = Counter(item.op for item, _ in network)
+            items.update(Beside(item.op, name) for item, names in network for name in names)
+            assert found.items_of(samples[number]) == items
 
 
 @pytest.mark.parametrize("by", ["module", "graph"])
@@ -247,6 +269,9 @@ def test_operators_are_those_of_every_network(make, inputs, by):
         ("nasbench201", {"num_modules_per_stack": 1}, 32, 4),
         ("darts", {"width": (8, 16), "num_cells": (3, 4)}, 32, 3),
         ("nasnet", {"width": 8, "num_cells": (3, 5)}, 32, 3),
+        ("enas", {"width": 8, "num_cells": 3}, 32, 3),
+        ("amoebanet", {"width": 8, "num_cells": 3}, 32, 3),
+        ("pnas", {"width": 8, "num_cells": 3}, 32, 3),
     ],
 )
 def test_operators_of_the_hub_are_those_of_every_network(name, arguments, size, n_samples):
@@ -266,6 +291,49 @@ def test_parameters_of_a_space_are_told_from_what_it_computes():
 def test_operators_of_nasbench101_follow_the_pruned_graph():
     space = hub_space("nasbench101", stem_out_channels=16, num_stacks=2, num_modules_per_stack=2)
     _check(space, torch.zeros(1, 3, 16, 16), 25)
+
+
+class Returning(ModelSpace):
+    """Layers that return their input, alone or with what they make of it, among others."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = LayerChoice([nn.Conv2d(4, 4, 1), nn.MaxPool2d(3, 1, 1)], label="before")
+        self.layer = LayerChoice([nn.Identity(), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3, padding=1)], label="layer")
+        self.both = _Both()
+        self.after = LayerChoice([nn.AvgPool2d(3, 1, 1), nn.Identity()], label="after")
+
+    def forward(self, inputs):
+        own, made = self.both(self.layer(self.before(inputs)))
+        return self.after(own) + self.after(made)
+
+
+class _Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.choice = LayerChoice([nn.Identity(), nn.BatchNorm2d(4)], label="both")
+
+    def forward(self, inputs):
+        return [inputs, self.choice(inputs)]
+
+
+@pytest.mark.parametrize("by", ["module", "graph"])
+def test_neighbours_are_found_past_modules_that_return_their_input(by):
+    _check(Returning(), torch.zeros(1, 4, 6, 6), 24, by)
+
+
+def test_costs_beside_neighbours_that_were_not_looked_for_are_refused():
+    space, inputs = Inputs(), torch.zeros(1, 4, 5, 5)
+    ops = operators_of_space(space, inputs).distinct
+    entries = tuple(Entry(1.0, 1.0, 1.0, op=op, beside={"": -0.1, "> conv2d": 0.2}) for op in ops)
+    header = {"space": reference_of(space), "input_shape": (1, 4, 5, 5), "platform": Platform("paper", "torch")}
+    estimator = TableEstimator(LookupTable(**header, operators=entries))
+    with pytest.raises(InvalidValueError, match="beside neighbours that were not looked for in the space"):
+        operators_of_space(space, inputs).priced(estimator)
+    priced = operators_of_space(space, inputs, beside=estimator.beside).priced(estimator)
+    for sample in draw_samples(space, 4):
+        slow = estimator.estimate(space.freeze(sample), inputs).value
+        assert priced({label: tuple(value) for label, value in sample.items()}) == pytest.approx(slow, rel=1e-12)
 
 
 def test_a_cell_without_a_path_is_no_network():

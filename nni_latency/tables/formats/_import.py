@@ -182,6 +182,10 @@ def _export_remarks(table: LookupTable) -> list[str]:
         remarks.append(
             "What neighbouring layers cost together is left out: sums of these numbers are as for mean neighbours."
         )
+    if any(entry.beside for entry in table.operators):
+        remarks.append(
+            "What operators cost beside their neighbours is left out: these numbers are the means over all places."
+        )
     if table.batch_size != 1:
         remarks.append(f"The file does not say that the costs are those of a batch of {table.batch_size}.")
     return remarks
