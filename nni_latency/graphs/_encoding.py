@@ -68,8 +68,8 @@ _FUSIBLE = frozenset(("elementwise", "batch normalisation"))
 
 _ELEMENTWISE = frozenset(("elementwise", "transcendental", "scalar function", "chain of elementwise"))
 
-#: Functions that runtimes compute with vector instructions, and those that some of them call value by value, which takes
-#: up to thirty times as long.
+#: Functions that runtimes compute with vector instructions, and those that some compute value by value: up to thirty
+#: times as slowly.
 _FUNCTIONS = {
     **dict.fromkeys(("sigmoid", "tanh", "erf", "exp", "silu", "gelu", "pow 2", "pow 3"), "transcendental"),
     **dict.fromkeys(("softplus", "mish", "log", "pow", "pow 0.5", "mod", "elu", "selu", "celu"), "scalar function"),
@@ -87,8 +87,12 @@ _OWN_GROUP = {
     "prelu": "parametric activation",
     "local_response_norm": "local response normalisation",
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layer"),
-    **dict.fromkeys(("lp_pool1d", "lp_pool2d", "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool3d"), "other pooling"),
-    **dict.fromkeys((f"adaptive_{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)), "global pooling"),
+    **dict.fromkeys(
+        ("lp_pool1d", "lp_pool2d", "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool3d"), "other pooling"
+    ),
+    **dict.fromkeys(
+        (f"adaptive_{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)), "global pooling"
+    ),
     **dict.fromkeys(("instance_norm", "group_norm"), "instance normalisation"),
     **dict.fromkeys(("dft", "stft"), "Fourier transform"),
     "interpolate nearest": "nearest interpolation",
