@@ -24,6 +24,7 @@ from nni_latency.operators import Features, features_of
 from nni_latency.plots import picture
 from nni_latency.plugins import load_registry
 from nni_latency.tables import MeasurePlan, NetworkMeasurements, build_table, measure_networks, reference_networks
+from nni_latency.units import format_slowdown
 from nni_latency.validation import draw_networks
 
 #: Networks among which each table picks.
@@ -52,8 +53,7 @@ def main() -> None:
     picks = {f"pick of {name}": pick(plan, table, target) for name, table in tables.items()}
     measured = measure_networks(plan, {**networks, **picks}, deployed, protocol)
     speed = slowdown(plan, tables[deployed.name], {**networks, **picks}, measured)
-    change = f"{abs(1 / speed - 1):.0%} {'slower' if speed > 1 else 'faster'}"
-    print(f"The machine is {change} than when the last table was built, which is taken out.")
+    print(f"The machine is {format_slowdown(speed)} than when the last table was built, which is taken out.")
     truth = {name: item.summary.value / speed for name, item in measured.networks.items()}
     report(plan, tables, {**networks, **picks}, truth, target)
     draw(plan, tables, {**networks, **picks}, truth, options.out)

@@ -96,6 +96,15 @@ def format_percent(ratio: float, *, signed: bool = False) -> str:
     return f"{round(ratio * 100, 1) + 0.0:{'+' if signed else ''}.1f} %"
 
 
+def format_slowdown(ratio: float) -> str:
+    """Format the ratio of a time now to that before as a percentage in words.
+
+    >>> format_slowdown(1.15), format_slowdown(0.9)
+    ('15.0 % slower', '10.0 % faster')
+    """
+    return f"{format_percent(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'}"
+
+
 def format_rank_correlation(value: float, digits: int = 3) -> str:
     """Format a rank correlation; for nan, say why there is none.
 

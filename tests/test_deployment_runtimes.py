@@ -160,6 +160,22 @@ def test_run_that_fails_does_not_change_the_next(profiled):
             torch.testing.assert_close(torch.from_numpy(mine), theirs)
 
 
+def test_openvino_says_why_it_refuses_a_network(tmp_path):
+    runtime = _class("openvino")()
+    onnx = importlib.import_module("onnx")
+    given, returned = (onnx.helper.make_tensor_value_info(name, 1, (2, 3)) for name in ("x", "y"))
+    node = onnx.helper.make_node("Odd", ["x"], ["y"], domain="com.example")
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [given], [returned]))
+    model.opset_import.add(domain="com.example", version=1)
+    onnx.save(model, tmp_path / "odd.onnx")
+    with runtime.session():
+        inputs = runtime.inputs((2, 3))
+        with pytest.raises(
+            MeasurementError, match=r"cannot load the network: No conversion rule found.*com\.example\.Odd"
+        ):
+            runtime.prepare(Subject("odd", OnnxBuild(str(tmp_path / "odd.onnx")), (2, 3)), inputs)
+
+
 def test_time_of_a_network_is_put_down_to_its_calls(profiled):
     runtime, subject = profiled(), Subject("block", Block, (1, 8, 32, 32))
     with runtime.session():

@@ -27,13 +27,7 @@ class AddedCommands:
 
 
 def added_commands(builtin: Container[str]) -> AddedCommands:
-    """Return the commands of plugins. Errors of plugins are returned, not raised, so that built-in commands work.
-
-    Parameters
-    ----------
-    builtin : container of str
-        Names that plugins cannot have.
-    """
+    """Return the commands of plugins. Errors of plugins are returned, not raised, so that built-in commands work."""
     try:
         registry = load_registry()
     except LatencyError as error:

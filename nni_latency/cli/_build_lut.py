@@ -3,23 +3,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
-from rich.markup import escape
 
 import nni_latency.measurement as measurement
-import nni_latency.measurement.runtimes as runtimes
 import nni_latency.tables as tables
-from nni_latency.cli._build_tables import TableJob, TableOptions, build_adapted, build_estimated, build_operator_tables
-from nni_latency.cli._console import doubts, print_lines, remarks, results
-from nni_latency.cli._measuring import Measuring, MeterOptions, PlatformOptions, ProtocolOptions, StoreOptions
+from nni_latency.cli._build_tables import (
+    TableJob,
+    TableOptions,
+    build_adapted,
+    build_candidate_tables,
+    build_estimated,
+    build_operator_tables,
+)
+from nni_latency.cli._measuring import MeterOptions, PlatformOptions, ProtocolOptions, StoreOptions
 from nni_latency.cli._option import OutputOptions, grouped, refuse_given
 from nni_latency.cli._outputs import WritingCommand
 from nni_latency.cli._remote_options import RemoteOptions
-from nni_latency.cli._space_options import SpaceOptions, plan_for, table_name
+from nni_latency.cli._space_options import SpaceOptions
 from nni_latency.errors import InvalidValueError
-from nni_latency.units import COUNTED_METRICS, format_percent, format_seconds, number_of
 
 _USUAL = measurement.Protocol()
 
@@ -72,59 +73,9 @@ def command(
         return
     runtime = where.runtime(platform)
     protocol = ending.of(_USUAL, runtime.platform.threads, wanted.seed)
-    if not hasattr(space, "measure_plan"):
+    build = build_candidate_tables if hasattr(space, "measure_plan") else build_operator_tables
+    if build is build_operator_tables:
         tables.check_operators(runtime, wanted.metric)
-        meters = where.meters(metered, wanted.metric, platform.device, runtime)
-        build_operator_tables(space, runtime, protocol, job, meters)
-        return
-    if wanted.networks:
+    elif wanted.networks:
         raise InvalidValueError(f"The candidates of {asked.name!r} are measured in rounds: omit --networks.")
-    meters = where.meters(metered, wanted.metric, platform.device, runtime)
-    plans = [plan_for(space, asked.name, batch_size) for batch_size in wanted.batch_sizes]
-    # All files are checked before the first table is measured.
-    outs = [output.path(table_name(plan, runtime.platform, wanted.metric)) for plan in plans]
-    for plan, out in zip(plans, outs, strict=True):
-        _report(_build(plan, runtime, protocol, out, job, meters), out)
-
-
-def _build(
-    plan: tables.MeasurePlan,
-    runtime: runtimes.Runtime,
-    protocol: measurement.Protocol,
-    out: Path,
-    job: TableJob,
-    meters: tuple[measurement.Meter, ...] = (),
-) -> tables.LookupTable:
-    metric, overwrite = job.wanted.metric, job.output.overwrite
-    if metric in COUNTED_METRICS:
-        return tables.write_table(tables.count_table(plan, metric, runtime.platform), out, overwrite=overwrite)
-    with Measuring(
-        f"{number_of(sum(plan.sizes), 'candidate')} of {plan.space}", runtime, job.store, meters
-    ) as measuring:
-        return tables.build_table(
-            plan,
-            runtime,
-            protocol,
-            out,
-            metric=metric,
-            overwrite=overwrite,
-            **measuring.how,
-        )
-
-
-def _report(table: tables.LookupTable, out: Path) -> None:
-    console = results()
-    console.print(f"Wrote {escape(str(out))}")
-    if table.protocol is None:
-        console.print(
-            f"Computed the {table.metric} of "
-            f"{number_of(sum(len(layer.entries) for layer in table.layers), 'candidate')}"
-        )
-        return
-    spreads = sorted(entry.half_width / entry.value for layer in table.layers for entry in layer.entries.values())
-    console.print(
-        f"{number_of(table.rounds, 'round')} in {format_seconds(table.duration)}, coverage "
-        f"{format_percent(table.coverage)}, median half-width of the {format_percent(table.protocol.confidence)} "
-        f"intervals {format_percent(spreads[len(spreads) // 2])}"
-    )
-    print_lines(remarks(), doubts(table))
+    build(space, runtime, protocol, job, where.meters(metered, wanted.metric, platform.device, runtime))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that ``nni-latency build-lut`` makes: of operators, of estimates, and of tables of other devices."""
+"""Tables that ``nni-latency build-lut`` makes: of candidates, operators, estimates, and tables of other devices."""
 
 from __future__ import annotations
 
@@ -76,27 +76,36 @@ class TableJob:
     store: StoreOptions
 
 
+def build_candidate_tables(
+    space: Any,
+    runtime: runtimes.Runtime,
+    protocol: measurement.Protocol,
+    job: TableJob,
+    meters: tuple[measurement.Meter, ...],
+) -> None:
+    """Build a table of candidates for each batch size, and report on it; raises as `build_operator_tables` does."""
+    metric = job.wanted.metric
+    plans = [plan_for(space, job.asked.name, batch_size) for batch_size in job.wanted.batch_sizes]
+    # All files are checked before the first table is measured.
+    outs = [job.output.path(table_name(plan, runtime.platform, metric)) for plan in plans]
+    for plan, out in zip(plans, outs, strict=True):
+        if metric in COUNTED_METRICS:
+            counted = tables.count_table(plan, metric, runtime.platform)
+            table = tables.write_table(counted, out, overwrite=job.output.overwrite)
+        else:
+            what = f"{number_of(sum(plan.sizes), 'candidate')} of {plan.space}"
+            table = _measured_table(plan, what, runtime, protocol, out, job, meters)
+        _report_candidates(table, out)
+
+
 def build_operator_tables(
     space: Any,
     runtime: runtimes.Runtime,
     protocol: measurement.Protocol,
     job: TableJob,
-    meters: tuple[measurement.Meter, ...] = (),
+    meters: tuple[measurement.Meter, ...],
 ) -> None:
     """Build a table of operators for each batch size, and report on it.
-
-    Parameters
-    ----------
-    space : ModelSpace
-        The space.
-    runtime : Runtime
-        What executes its networks.
-    protocol : Protocol
-        How to measure.
-    job : TableJob
-        The tables to be made.
-    meters : tuple of Meter, default=()
-        What reads the energy.
 
     Raises
     ------
@@ -115,29 +124,30 @@ def build_operator_tables(
     ]
     for batch_size, out in zip(wanted.batch_sizes, outs, strict=True):
         plan = plan_operators(space, batch_size, job)
-        _report_operators(_build_operators(plan, runtime, protocol, out, job, meters), out)
+        operators = number_of(len(plan.ops), "different operator")
+        what = f"{number_of(len(plan.networks), 'network')} of {asked.name} with {operators}"
+        _report_operators(_measured_table(plan, what, runtime, protocol, out, job, meters), out)
 
 
-def _build_operators(
-    plan: tables.OperatorPlan,
+def _measured_table(
+    plan: tables.MeasurePlan | tables.OperatorPlan,
+    what: str,
     runtime: runtimes.Runtime,
     protocol: measurement.Protocol,
     out: Path,
     job: TableJob,
     meters: tuple[measurement.Meter, ...],
 ) -> tables.LookupTable:
-    operators = number_of(len(plan.ops), "different operator")
-    what = f"{number_of(len(plan.networks), 'network')} of {job.asked.name} with {operators}"
+    """Measure a table behind a progress bar, which says what is measured, and write it."""
     with Measuring(what, runtime, job.store, meters) as measuring:
         return tables.build_table(
-            plan,
-            runtime,
-            protocol,
-            out,
-            metric=job.wanted.metric,
-            overwrite=job.output.overwrite,
-            **measuring.how,
+            plan, runtime, protocol, out, metric=job.wanted.metric, overwrite=job.output.overwrite, **measuring.how
         )
+
+
+def _median_half_width(table: tables.LookupTable) -> str:
+    spreads = sorted(entry.half_width / entry.value for entry in table.entries)
+    return format_percent(spreads[len(spreads) // 2])
 
 
 def plan_operators(space: Any, batch_size: int, job: TableJob) -> tables.OperatorPlan:
@@ -154,30 +164,34 @@ def plan_operators(space: Any, batch_size: int, job: TableJob) -> tables.Operato
         )
 
 
+def _report_candidates(table: tables.LookupTable, out: Path) -> None:
+    console = results()
+    console.print(f"Wrote {escape(str(out))}")
+    if table.protocol is None:
+        console.print(f"Computed the {table.metric} of {number_of(len(table.entries), 'candidate')}")
+        return
+    console.print(
+        f"{number_of(table.rounds, 'round')} in {format_seconds(table.duration)}, coverage "
+        f"{format_percent(table.coverage)}, median half-width of the {format_percent(table.protocol.confidence)} "
+        f"intervals {_median_half_width(table)}"
+    )
+    print_lines(remarks(), doubts(table))
+
+
 def _report_operators(table: tables.LookupTable, out: Path) -> None:
     console = results()
     console.print(f"Wrote {escape(str(out))}")
-    spreads = sorted(entry.half_width / entry.value for entry in table.operators)
     console.print(
         f"{number_of(len(table.operators), 'operator')} in {number_of(len(table.networks), 'network')}, "
         f"{number_of(table.rounds, 'round')} in {format_seconds(table.duration)}; {format_percent(table.coverage)} of "
         f"the operators of other networks are among them, the rest are predicted; median half-width of the intervals "
-        f"{format_percent(spreads[len(spreads) // 2])}"
+        f"{_median_half_width(table)}"
     )
     print_lines(remarks(), doubts(table))
 
 
 def build_estimated(space: Any, source: str, job: TableJob) -> None:
     """Write a table of estimates for each batch size, and report on it.
-
-    Parameters
-    ----------
-    space : ModelSpace
-        The space.
-    source : str
-        Names the estimator.
-    job : TableJob
-        The tables to be made.
 
     Raises
     ------
@@ -217,17 +231,6 @@ def build_adapted(job: TableJob, samples: int, runtime: runtimes.Runtime, protoc
     """Write a table of this device from a few measurements and tables of known devices, and report on it.
 
     Measures the most informative networks in interleaved rounds. The tables show which costs are typical.
-
-    Parameters
-    ----------
-    job : TableJob
-        The table to be made, with the names of the known tables.
-    samples : int
-        Number of networks to measure.
-    runtime : Runtime
-        What executes them.
-    protocol : Protocol
-        How to measure.
 
     Raises
     ------

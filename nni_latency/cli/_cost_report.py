@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -44,7 +45,7 @@ def print_answers(answers: Sequence[Answer], estimator: estimators.Estimator, to
         ]
         print_report(comparison_report([answer.named for answer in answers], costs, [platform], metric))
     for answer in answers:
-        _print_doubts(answer, estimator)
+        _print_doubts(answer, estimator, one=len(answers) == 1)
 
 
 def _network_report(answer: Answer, estimator: estimators.Estimator, top: int | None) -> Report:
@@ -91,13 +92,19 @@ def _network_content(answer: Answer, estimator: estimators.Estimator) -> dict[st
     }
 
 
-def _print_doubts(answer: Answer, estimator: estimators.Estimator) -> None:
+def remark_on(network: NamedNetwork, remark: str, *, one: bool) -> str:
+    """Make a sentence of a remark on a network; with its name, unless it is the only one."""
+    return sentence(remark) if one else f"{network.text}: {remark}."
+
+
+def _print_doubts(answer: Answer, estimator: estimators.Estimator, *, one: bool) -> None:
     """Print what had to be assumed of a network, and what the estimator lacks."""
-    print_lines(remarks(), map(sentence, answer.remarks))
+    print_lines(remarks(), (remark_on(answer.named, remark, one=one) for remark in answer.remarks))
     names = [name for name in dict.fromkeys(answer.total.missing) if name not in answer.remarks]
     if names:
         how = ", taken from the nearest entry or left out:" if _takes_nearest(estimator) else ","
-        remarks().print(escape(f"Not in the estimator as asked{how} {named(names)}"))
+        remark = f"Not in the estimator as asked{how} {named(names)}"
+        remarks().print(escape(remark if one else f"{answer.named.text}: {remark}"))
 
 
 def _takes_nearest(estimator: estimators.Estimator) -> bool:
@@ -125,21 +132,22 @@ def comparison_report(
     rows = [_platform_row(networks, [row for row in ranked if row["platform"] == name], metric) for name in platforms]
     least, most = _EXTREMES.get(metric, ("Lowest", "Highest"))
     cost = partial(format_metric, metric=metric)
+    shorts = _short_names(networks)
     lines = [
-        f"{word}: {row['network']} on {row['platform']}, {cost(row[value])}."
+        f"{word}: {shorts[row['network']]} on {row['platform']}, {cost(row[value])}."
         for word, row in ((least, ranked[0]), (most, ranked[-1]))
     ]
     content = {"platforms": rows, "networks": ranked}
     if len(platforms) > 1:
         columns = [
             Column("platform", "platform"),
-            *(Column(item.short, item.text, metric=metric) for item in networks),
+            *(Column(name, text, metric=metric) for text, name in shorts.items()),
             Column(least.lower(), "best"),
-            Column("by a factor of", "factor", "{:.2f}".format),
             Column("sure", "sure", lambda sure: "yes" if sure else "no"),
+            Column(f"{most.lower()} / {least.lower()}", "factor", "{:.2f}".format),
         ]
-        return Report(Grid(rows, columns), content, after=lines)
-    shorts = {item.text: item.short for item in networks}
+        shown = [{**row, "best": shorts[row["best"]]} for row in rows]
+        return Report(Grid(shown, columns), content, rows, after=lines)
     shown = [{**row, "name": shorts[row["network"]], "factor": row[value] / ranked[0][value]} for row in ranked]
     columns = [
         Column("network", "name"),
@@ -149,6 +157,12 @@ def comparison_report(
         Column(f"times the {least.lower()}", "factor", "{:.2f}".format),
     ]
     return Report(Grid(shown, columns, platforms[0]), content, rows=ranked, after=lines)
+
+
+def _short_names(networks: Sequence[NamedNetwork]) -> dict[str, str]:
+    """Return what stands in a table for each network: files of one name in several folders keep their folders."""
+    counts = Counter(item.short for item in networks)
+    return {item.text: item.short if counts[item.short] == 1 else item.text for item in networks}
 
 
 def _platform_row(networks: Sequence[NamedNetwork], ranked: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
@@ -207,7 +221,8 @@ def comparison_of_work(named: Sequence[NamedNetwork], analysed: Sequence[analysi
     """Report on several networks, a row each."""
     rows = [_work_content(name, item) for name, item in zip(named, analysed, strict=True)]
     timed = any(row["latency_s"] is not None for row in rows)
-    shown = [{**row, "short": item.short} for row, item in zip(rows, named, strict=True)]
+    shorts = _short_names(named)
+    shown = [{**row, "short": shorts[item.text]} for row, item in zip(rows, named, strict=True)]
     columns = [
         Column("network", "short"),
         *(Column(header, key, metric="count") for header, key in _COUNTS.items()),

@@ -38,15 +38,7 @@ CONSTANT = "at_constant_power"
 
 
 def estimator_report(estimator: estimators.Estimator, after: Sequence[str] = ()) -> Report:
-    """Report on any estimator: what it is, its metric and its platform.
-
-    Parameters
-    ----------
-    estimator : Estimator
-        The estimator.
-    after : sequence of str
-        What is said below.
-    """
+    """Report on any estimator: what it is, its metric and its platform."""
     facts = {"estimator": repr(estimator), "metric": estimator.metric, "platform": estimator.platform.id}
     rows = [{"name": name, "value": value} for name, value in facts.items()]
     grid = Grid(rows, [Column("", "name"), Column("", "value")])
@@ -80,15 +72,7 @@ def portable_report(model: energy.PortableModel) -> Report:
 
 
 def graph_report(found: graphs.GraphPredictor, after: Sequence[str] = ()) -> Report:
-    """Report on a graph predictor: a line for each platform, with its errors on families that were held out.
-
-    Parameters
-    ----------
-    found : GraphPredictor
-        The predictor.
-    after : sequence of str
-        What is said below.
-    """
+    """Report on a graph predictor: a line for each platform, with its errors on families that were held out."""
     rows = [_platform_row(found, number) for number in range(len(found.platforms_))]
     lines = [
         "Held out: families that were not learned from, and single networks of random blocks; of a platform that was "

@@ -31,15 +31,7 @@ class Option(click.Option):
 
 
 def help_sections(parameters: Sequence[click.Parameter], *, everything: bool) -> dict[str, list[click.Parameter]]:
-    """Return the options that help lists, by the title of their section.
-
-    Parameters
-    ----------
-    parameters : sequence of click.Parameter
-        Those of a command.
-    everything : bool
-        Whether all are listed, in sections, or those alone that most people need.
-    """
+    """Return the options that help lists, by the title of their section: all, or those that most people need."""
     if not everything:
         options = [item for item in parameters if isinstance(item, click.Option)]
         few = len(options) <= _FEW

@@ -12,7 +12,7 @@ import nni_latency.learning as learn
 from nni_latency.cli._learn_machine import learn_command
 from nni_latency.cli._report import Column
 from nni_latency.platforms import Platform
-from nni_latency.units import format_percent
+from nni_latency.units import format_slowdown
 
 #: Marks of platforms that were learned on this machine, and of those of another machine with the same device.
 _LEARNED, _SAME_DEVICE = "learned here", "same device"
@@ -68,12 +68,12 @@ class Here:
     def remarks(self, speeds: Mapping[str, float]) -> Iterator[str]:
         """Describe the speed that differs the most, and an own predictor that is older than the one that ships."""
         name = max(speeds, key=lambda item: abs(speeds[item] - 1), default="")
-        off = speeds.get(name, 1.0) - 1
-        if abs(off) > learn.DIFFERS:
+        ratio = speeds.get(name, 1.0)
+        if abs(ratio - 1) > learn.DIFFERS:
             platform = next(item for item in self.platforms if item.id == name)
             yield (
-                f"This machine is {format_percent(abs(off))} {'slower' if off > 0 else 'faster'} now than when {name} "
-                f"was learned. If it stays so, learn it again: {learn_command(platform)}"
+                f"This machine is {format_slowdown(ratio)} now than when {name} was learned. If it stays so, learn it "
+                f"again: {learn_command(platform)}"
             )
         if self.older:
             again = "; ".join(map(learn_command, self.older))

@@ -21,15 +21,7 @@ _LISTED = 60
 
 
 def kernel_report(found: kernels.KernelPredictors, after: Sequence[str | Pairs] = ()) -> Report:
-    """Report on kernel predictors: how well each group is predicted that a model had not seen.
-
-    Parameters
-    ----------
-    found : KernelPredictors
-        The predictors.
-    after : sequence
-        What is said below.
-    """
+    """Report on kernel predictors: how well each group is predicted that a model had not seen."""
     rows = [
         {
             "group": group,
@@ -98,15 +90,7 @@ def _plain(scores: kernels.KernelScores) -> dict[str, Any]:
 
 
 def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) -> Report:
-    """Report on fusion rules: a line for each, with its evidence.
-
-    Parameters
-    ----------
-    rules : FusionRules
-        The rules.
-    after : tuple of str
-        What is said below.
-    """
+    """Report on fusion rules: a line for each, with its evidence."""
     rows = [_rule_row(rule) for rule in rules.rules]
     columns = [
         Column("operators", "operators"),
@@ -139,15 +123,7 @@ def fusion_report(rules: operators.FusionRules, *, after: tuple[str, ...] = ()) 
 
 
 def kernels_report(network: operators.Trace, rules: operators.FusionRules) -> Report:
-    """Report on the kernels that fusion rules make of a network.
-
-    Parameters
-    ----------
-    network : Trace
-        The network.
-    rules : FusionRules
-        The rules of its runtime.
-    """
+    """Report on the kernels that fusion rules make of a network."""
     kernels = operators.fuse(network, rules)
     rows = [
         {

@@ -19,25 +19,8 @@ from nni_latency.cli._messages import as_typed, folded, is_verbose, noise_option
 from nni_latency.cli._supervision import INTERRUPTED, begin_supervised, end_supervised, is_needed, supervise
 from nni_latency.errors import LatencyError
 
-#: Command to the module that holds it, in the order in which help lists them.
-COMMANDS: dict[str, str] = {
-    "measure": "nni_latency.cli._measure",
-    "predict": "nni_latency.cli._predict",
-    "profile": "nni_latency.cli._profile",
-    "build-lut": "nni_latency.cli._build_lut",
-    "validate": "nni_latency.cli._validate",
-    "show": "nni_latency.cli._show",
-    "search": "nni_latency.cli._search",
-    "diff": "nni_latency.cli._diff",
-    "learn": "nni_latency.cli._learn",
-    "table": "nni_latency.cli._table",
-    "dataset": "nni_latency.cli._dataset",
-    "db": "nni_latency.cli._db",
-    "devices": "nni_latency.cli._devices",
-    "plugins": "nni_latency.cli._plugins",
-}
-
-_SUMMARIES = {
+#: Command to what it does, in the order in which help lists them. Its module has its name.
+COMMANDS = {
     "measure": "Measure the latency of a network on this device, or compare several.",
     "predict": "Predict the cost of a network layer by layer, or compare several.",
     "profile": "Profile networks: work, memory traffic and cost of blocks, or measured operators.",
@@ -109,7 +92,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
         if cmd_name in COMMANDS:
-            command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+            command: click.Command = importlib.import_module(f"nni_latency.cli._{cmd_name.replace('-', '_')}").command
             return command
         added = added_commands(COMMANDS).commands.get(cmd_name)
         return None if added is None else added.make()
@@ -117,7 +100,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(_SUMMARIES.items()))
+            formatter.write_dl(list(COMMANDS.items()))
         added = added_commands(COMMANDS)
         if added.commands:
             with formatter.section("Commands of plugins"):
@@ -129,7 +112,7 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands and options that begin with what was typed, without importing any command."""
         added = {name: item.summary for name, item in added_commands(COMMANDS).commands.items()}
-        known = {**_SUMMARIES, **added}
+        known = {**COMMANDS, **added}
         names = [CompletionItem(name, help=text) for name, text in known.items() if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 

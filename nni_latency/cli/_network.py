@@ -108,16 +108,6 @@ class NamedNetwork:
         """Whether making it runs a file of the user."""
         return self.kind == "code" or ":" in self.space
 
-    @property
-    def takes_inputs(self) -> bool:
-        """Whether ``--input`` may say what it takes."""
-        return self.kind != "published"
-
-    @property
-    def takes_arguments(self) -> bool:
-        """Whether ``--kwargs`` may say how it is made."""
-        return self.kind in ("code", "architecture")
-
 
 @dataclass(frozen=True)
 class Network:
@@ -190,11 +180,11 @@ def parse_networks(texts: Sequence[str], options: NetworkOptions) -> list[NamedN
     if twice is not None:
         raise InvalidValueError(f"{twice!r} is named twice. Name each network once.")
     found = [parse_network(text) for text in texts]
-    if options.inputs and found and not any(item.takes_inputs for item in found):
+    if options.inputs and found and all(item.kind == "published" for item in found):
         raise InvalidValueError(
             f"--input is for networks whose input is not fixed. {found[0].text!r} has a fixed input: omit --input."
         )
-    if options.kwargs and found and not any(item.takes_arguments for item in found):
+    if options.kwargs and found and not any(item.kind in ("code", "architecture") for item in found):
         raise InvalidValueError(
             f"--kwargs is for a class, a function or a space, such as net.py:Net. Got {found[0].text!r}."
         )

@@ -73,17 +73,7 @@ def _joined(context: click.Context, parameter: click.Parameter, given: tuple[tup
 
 
 def fields_option(text: str, flag: str, **attributes: Any) -> Any:
-    """Make the field of an option that takes names and values; several of them are joined.
-
-    Parameters
-    ----------
-    text : str
-        Help text.
-    flag : str
-        Flag of the option, such as ``--protocol``.
-    attributes
-        As for `option`.
-    """
+    """Make the field of an option that takes names and values; several of them are joined."""
     return option(text, flag, type=ARGUMENTS, multiple=True, callback=_joined_fields, **attributes)
 
 

@@ -65,14 +65,7 @@ class Outputs:
         self._claimed: list[Path] = []
 
     def claim(self, path: Path, *, overwrite: bool = False) -> Path:
-        """Return a file that the command is going to write.
-
-        Parameters
-        ----------
-        path : Path
-            The file.
-        overwrite : bool
-            Whether it may be replaced although nobody asked for it.
+        """Return a file that the command is going to write; with `overwrite`, one that exists may be replaced.
 
         Raises
         ------

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -14,8 +14,8 @@ import nni_latency.graphs as graphs
 import nni_latency.loading as loading
 import nni_latency.operators as operators
 from nni_latency.cli._asked import ask
-from nni_latency.cli._console import print_lines, remarks
-from nni_latency.cli._cost_report import ROWS, comparison_report, print_answers
+from nni_latency.cli._console import print_lines, remarks, sentence
+from nni_latency.cli._cost_report import ROWS, comparison_report, print_answers, remark_on
 from nni_latency.cli._estimator_options import EstimatorOptions
 from nni_latency.cli._here import MACHINE, Here
 from nni_latency.cli._network import NETWORKS, NamedNetwork, NetworkOptions, limited, make, parse_networks
@@ -103,14 +103,13 @@ def command(
     machine is as fast as then. A table, a file or a plugin answers for its own platform.
     """
     named, new = parse_networks(networks, network), unmeasured.platform()
-    if not estimator.latency_estimator:
-        estimator = replace(estimator, latency_estimator=str(graphs.usual_predictor()))
-    made = estimator.load_any()
+    asked = estimator.latency_estimator
+    made = estimator.load_any() if asked else graphs.GraphPredictor.load(graphs.usual_predictor())
     if isinstance(made, graphs.GraphPredictor):
-        here = Here.of(made, estimator.latency_estimator)
+        here = Here.of(made, asked or str(graphs.usual_predictor()))
         _predict_platforms(made, here, named, network, answer, new, estimator.device)
         return
-    _check(made, estimator.latency_estimator, answer, unmeasured)
+    _check(made, asked, answer, unmeasured)
     answers = []
     for item in named:
         with limited(item, network):
@@ -157,10 +156,8 @@ def _predict_platforms(
         costs = [{"network": item.text, **row} for item, _, rows in found for row in rows]
         ids = [*wanted, *([new.id] if new is not None else [])]
         print_report(comparison_report(named, costs, ids, "latency"))
-    assumed = dict.fromkeys(remark for _, graph, _ in found for remark in graph.remarks)
-    remarked = [remark for remark in assumed if remark not in doubts]
-    lines = [*remarked, *(f"{name}; the interval is wider" for name in doubts)]
-    print_lines(remarks(), (f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines))
+    print_lines(remarks(), _assumptions(found))
+    print_lines(remarks(), map(sentence, doubts))
     print_lines(remarks(), here.remarks(speeds))
 
 
@@ -216,7 +213,7 @@ def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], devi
 
 
 def _doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe what widens the intervals; what is unfamiliar on some platforms only is named once for them together."""
+    """Describe what is unfamiliar and widens intervals; what is so on some platforms only is named once for them."""
     found = dict.fromkeys(name for row in rows for name in row["missing"])
     lines = []
     for phrase in graphs.UNFAMILIAR:
@@ -224,8 +221,19 @@ def _doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         kinds = sorted({kind for name in named for kind in name.removeprefix(f"{phrase}: ").split(", ")})
         everywhere = len(named) == 1 and all(named[0] in row["missing"] for row in rows)
         if named:
-            lines.append(f"{phrase}{'' if everywhere else ', for some of the answers'}: {', '.join(kinds)}")
-    return [*lines, *(name for name in found if not name.startswith(tuple(f"{item}: " for item in graphs.UNFAMILIAR)))]
+            scope = "" if everywhere else ", for some of the answers"
+            lines.append(f"{phrase}{scope}: {', '.join(kinds)}; the interval is wider")
+    return lines
+
+
+def _assumptions(found: Sequence[tuple[NamedNetwork, operators.Graph, Sequence[Mapping[str, Any]]]]) -> Iterator[str]:
+    """Yield what had to be assumed of each network, and what else widens its intervals; of several, with its name."""
+    for item, graph, rows in found:
+        doubts = dict.fromkeys(name for row in rows for name in row["missing"])
+        for remark in dict.fromkeys([*graph.remarks, *doubts]):
+            if not remark.startswith(tuple(f"{phrase}: " for phrase in graphs.UNFAMILIAR)):
+                said = f"{remark.removesuffix('.')}{'; the interval is wider' if remark in doubts else ''}"
+                yield remark_on(item, said, one=len(found) == 1)
 
 
 def _rows(

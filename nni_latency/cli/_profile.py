@@ -19,8 +19,8 @@ import nni_latency.measurement.runtimes as runtimes
 import nni_latency.plots as plots
 import nni_latency.profiling as profiling
 from nni_latency.cli._console import named as listed_names
-from nni_latency.cli._console import print_lines, remarks, sentence
-from nni_latency.cli._cost_report import analysis_report, comparison_of_work
+from nni_latency.cli._console import print_lines, remarks
+from nni_latency.cli._cost_report import analysis_report, comparison_of_work, remark_on
 from nni_latency.cli._estimator_options import ESTIMATOR, ESTIMATOR_FLAGS
 from nni_latency.cli._measuring import (
     Measuring,
@@ -321,7 +321,9 @@ def _analyse(named: list[NamedNetwork], options: NetworkOptions, wanted: _Analys
         print_report(comparison_of_work(named, found))
     uncounted = dict.fromkeys(name for item in found for name in item.uncounted)
     print_lines(remarks(), [f"Not counted: {listed_names(uncounted)}"] if uncounted else [])
-    print_lines(remarks(), map(sentence, dict.fromkeys(remark for item in found for remark in item.remarks)))
+    one = len(named) == 1
+    pairs = zip(named, found, strict=True)
+    print_lines(remarks(), (remark_on(item, remark, one=one) for item, made in pairs for remark in made.remarks))
 
 
 def _analysis_of(

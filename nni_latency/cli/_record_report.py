@@ -18,20 +18,21 @@ from nni_latency.cli._report import Column, Grid, Pairs, Report
 from nni_latency.cli._search_document import SearchDocument
 from nni_latency.cli._table_report import table_pairs
 from nni_latency.errors import listed
-from nni_latency.units import format_metric, format_percent, format_rank_correlation, format_seconds, number_of
+from nni_latency.units import (
+    format_metric,
+    format_percent,
+    format_rank_correlation,
+    format_seconds,
+    format_slowdown,
+    number_of,
+)
 
 #: Networks of which the error is shown.
 _WORST = 6
 
 
 def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
-    """Report on benchmark points: a line a block, with its batch sizes and how long it takes.
-
-    Parameters
-    ----------
-    found : BenchmarkPoints
-        The points.
-    """
+    """Report on benchmark points: a line a block, with its batch sizes and how long it takes."""
     by_block: dict[str, list[micro_benchmarks.BenchmarkPoint]] = defaultdict(list)
     for point in found.points:
         by_block[point.block].append(point)
@@ -73,13 +74,7 @@ def points_report(found: micro_benchmarks.BenchmarkPoints) -> Report:
 
 
 def networks_report(found: datasets.NetworkSet) -> Report:
-    """Report on a data set of networks: a line for each platform and batch size.
-
-    Parameters
-    ----------
-    found : NetworkSet
-        The data set.
-    """
+    """Report on a data set of networks: a line for each platform and batch size."""
     groups: dict[tuple[str, int], list[datasets.NetworkEntry]] = defaultdict(list)
     for entry in found:
         groups[entry.platform.id, entry.batch_size].append(entry)
@@ -115,13 +110,7 @@ def _networks_row(platform: str, batch: int, entries: list[datasets.NetworkEntry
 
 
 def prior_report(found: kernels.Prior) -> Report:
-    """Report on a prior of kernels: a line a group, with its commonest configuration.
-
-    Parameters
-    ----------
-    found : Prior
-        The prior.
-    """
+    """Report on a prior of kernels: a line a group, with its commonest configuration."""
     rows = [
         {
             "group": group,
@@ -142,15 +131,7 @@ def prior_report(found: kernels.Prior) -> Report:
 
 
 def validation_report(found: validation.Validation, after: Sequence[str] = ()) -> Report:
-    """Report on a validation: its worst networks, its scores, and how well the measurement repeats.
-
-    Parameters
-    ----------
-    found : Validation
-        The validation.
-    after : sequence of str
-        What is said below.
-    """
+    """Report on a validation: its worst networks, its scores, and how well the measurement repeats."""
     columns = [
         Column("network", "network"),
         Column("predicted", "predicted", metric=found.metric),
@@ -170,10 +151,9 @@ def validation_report(found: validation.Validation, after: Sequence[str] = ()) -
     ]
     lines = [f"{format_percent(found.coverage)} of the networks lie in the 95 % interval of their prediction."]
     if abs(found.speed - 1) > 0.02:
-        slower = "slower" if found.speed < 1 else "faster"
         lines.append(
-            f"The machine is {format_percent(abs(1 / found.speed - 1))} {slower} than predicted for the space's "
-            "reference networks. Measurements are normalised to the speed of the predictions."
+            f"The machine is {format_slowdown(1 / found.speed)} than predicted for the space's reference networks. "
+            "Measurements are normalised to the speed of the predictions."
         )
     if found.kept is not None:
         lines.append(f"The file holds the scores of {number_of(found.scores.n, 'network')}, and not the networks.")
@@ -199,13 +179,7 @@ def _scores(found: validation.Validation) -> Grid:
 
 
 def search_report(found: SearchDocument) -> Report:
-    """Report on a search: what was asked, what was found, and what was measured of it.
-
-    Parameters
-    ----------
-    found : SearchDocument
-        The record.
-    """
+    """Report on a search: what was asked, what was found, and what was measured of it."""
     cost = partial(format_metric, metric=found.metric)
     facts = {
         "space": f"{found.space} on {found.dataset}, by {found.strategy}",

@@ -322,17 +322,7 @@ _LAYOUTS = (
 
 
 def fits(cells: Cells, texts: Sequence[bool], width: int) -> bool:
-    """Whether a table fits a screen as rows and columns.
-
-    Parameters
-    ----------
-    cells : sequence of sequence of str
-        The headers, and the rows.
-    texts : sequence of bool
-        Which columns hold texts, which may be folded.
-    width : int
-        Width of the screen [letters].
-    """
+    """Whether a table fits a screen as rows and columns."""
     return any(_sizes(layout, cells, texts, width) for layout in _LAYOUTS)
 
 
@@ -349,10 +339,6 @@ def table_of(cells: Cells, texts: Sequence[bool], title: str, width: int) -> Tab
         What stands above.
     width : int
         Width of the screen [letters].
-
-    Returns
-    -------
-    rich.table.Table
     """
     for layout in _LAYOUTS:
         sizes = _sizes(layout, cells, texts, width)

@@ -72,13 +72,6 @@ class ParetoOptions:
         """Return the two costs that are drawn against each other; None where it is accuracy against cost.
 
         An estimator that does not fit is told at once.
-
-        Parameters
-        ----------
-        first : LatencyProfiler
-            The costs that the search obeys.
-        searched : Searched
-            The space.
         """
         if self.second_estimator is None:
             return None

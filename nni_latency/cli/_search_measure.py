@@ -61,21 +61,6 @@ def measure_found(
 ) -> validation.Validation:
     """Measure the network that a search found, and compare it with its prediction as a validation does.
 
-    Parameters
-    ----------
-    estimator : Estimator
-        Estimator of the search.
-    searched : Searched
-        The space.
-    result : SearchResult
-        What was found.
-    runtime : Runtime
-        Where to measure.
-    protocol : Protocol
-        How to measure.
-    **how
-        As for `nni_latency.tables.measure_networks`.
-
     Returns
     -------
     Validation

@@ -23,7 +23,7 @@ from nni_latency.cli._search_measure import Addend
 from nni_latency.cli._searched import FILES, Searched, SearchOptions
 from nni_latency.documents import json_text
 from nni_latency.files import write_atomically
-from nni_latency.units import METRIC_UNITS, format_metric, format_percent, number_of
+from nni_latency.units import METRIC_UNITS, format_metric, format_percent, format_slowdown, number_of
 
 #: How deep in the tree of modules the parts are that a network is reported by, and how many are listed.
 _DEPTH, _LISTED = 2, 40
@@ -249,10 +249,10 @@ def _speed(speed: float, *, is_table: bool) -> str:
     """Say how fast the machine was while it measured."""
     if speed == 1:
         return "the machine's speed is not known without reference networks"
-    much, how = format_percent(abs(1 / speed - 1)), "slower" if speed < 1 else "faster"
+    change = format_slowdown(1 / speed)
     if is_table:
-        return f"the machine is {much} {how} than when the table was built"
-    return f"the space's reference networks are {much} {how} than the estimator predicts"
+        return f"the machine is {change} than when the table was built"
+    return f"the space's reference networks are {change} than the estimator predicts"
 
 
 def _parts(found: Found) -> list[tuple[str, str, float]]:

@@ -204,13 +204,6 @@ def _check_arguments(
 def name_space(table: tables.LookupTable, asked: str | None) -> str:
     """Return the name by which the space of a table is made. A file from a stranger runs no code.
 
-    Parameters
-    ----------
-    table : LookupTable
-        May name a class, which is code.
-    asked : str or None
-        The space that the user names.
-
     Raises
     ------
     MismatchError

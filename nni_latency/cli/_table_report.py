@@ -34,15 +34,7 @@ _WIDE = 140
 
 
 def table_report(table: tables.LookupTable, known: dict[str, str]) -> Report:
-    """Report on a table: layers by candidates, or operators by cost and by family; what it holds for; doubts.
-
-    Parameters
-    ----------
-    table : LookupTable
-        The table.
-    known : dict
-        Further facts about it.
-    """
+    """Report on a table: layers by candidates, or operators by cost and by family; what it holds for; doubts."""
     rows = table.rows()
     tail: list[Grid | Pairs]
     if table.layers:

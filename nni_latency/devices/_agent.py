@@ -332,9 +332,11 @@ def caches(root: str = "/") -> list[tuple[str, int]]:
     return found
 
 
-def conditions(root: str = "/") -> dict[str, Any]:
-    """Read what the device is like, under the names of `nni_latency.platforms.Conditions`."""
-    processors = usable()
+def conditions(
+    root: str = "/", processors: Iterable[int] | None = None, printed: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Read what the device is like, under the names of `nni_latency.platforms.Conditions`; see `heat` for `printed`."""
+    processors = usable() if processors is None else list(processors)
     found: dict[str, Any] = {"taken": time.perf_counter(), "processors": len(processors)}
     load = re.match(r"[\d.]+", text(root + "proc/loadavg"))
     if load:
@@ -365,7 +367,7 @@ def conditions(root: str = "/") -> dict[str, Any]:
     pages = re.search(r"^pswpin (\d+)$", text(root + "proc/vmstat"), re.M)
     if pages:
         found["swap_in"] = int(pages.group(1)) * os.sysconf("SC_PAGE_SIZE")
-    found.update(heat(root))
+    found.update(heat(root, printed))
     # This decides what is waited for, and is not kept.
     found.pop("cpu_hot", None)
     return found

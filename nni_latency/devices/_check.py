@@ -92,15 +92,7 @@ class DeviceCheck:
 def check_devices(
     connections: Mapping[str, Callable[[], Connection]], patience: float = PATIENCE
 ) -> Iterator[tuple[str, DeviceCheck]]:
-    """Check devices side by side, and yield each with its name as it answers.
-
-    Parameters
-    ----------
-    connections : mapping of str to callable
-        Makes the connection to each device, by its name.
-    patience : float, default=30.0
-        How long a device may take to answer [s].
-    """
+    """Check devices side by side, and yield each with its name as it answers."""
     answers: queue.Queue[tuple[str, DeviceCheck]] = queue.Queue()
     waiting = dict.fromkeys(connections)
     limit = time.monotonic() + patience
@@ -134,13 +126,6 @@ def _checked(name: str, connect: Callable[[], Connection], patience: float) -> D
 
 def check_device(connection: Connection, patience: float = PATIENCE) -> DeviceCheck:
     """Check one device.
-
-    Parameters
-    ----------
-    connection : Connection
-        How it is reached.
-    patience : float, default=30.0
-        How long it may take to answer [s].
 
     Raises
     ------

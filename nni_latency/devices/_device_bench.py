@@ -27,7 +27,6 @@ from nni_latency.measurement import (
     LocalBench,
     Protocol,
     Stage,
-    Subject,
     Visit,
     Visited,
     as_subject_error,
@@ -52,13 +51,7 @@ if TYPE_CHECKING:
 
 
 class DeviceBenches(Benches):
-    """Benches on a device; each has a process there.
-
-    Parameters
-    ----------
-    runtime : DeviceRuntime
-        The runtime of the device.
-    """
+    """Benches on a device; each has a process there."""
 
     isolated = True
 
@@ -109,23 +102,13 @@ class _Asked:
 
 
 class HoldingBench(LocalBench):
-    """Base of benches that hold a device. Subjects are made here as by `LocalBench`, and run there.
-
-    Parameters
-    ----------
-    runtime, protocol, calls
-        As for `LocalBench`.
-    """
+    """Base of benches that hold a device. Subjects are made here as by `LocalBench`, and run there."""
 
     runtime: DeviceRuntime
 
     @abstractmethod
     def _get_ready(self) -> None:
         """Prepare the device, which is held."""
-
-    @abstractmethod
-    def _try(self, stage: Stage, inputs: Any) -> None:
-        """Run a subject once, unless it ran when it was made."""
 
     def __enter__(self) -> HoldingBench:
         """Take the device, and prepare it and the reference network."""
@@ -143,14 +126,6 @@ class HoldingBench(LocalBench):
         """Let go of all subjects, and give the device back."""
         super().__exit__(kind, error, trace)
         self.runtime.give_back()
-
-    def admit(self, subject: Subject) -> None:
-        """Load a subject, and run it once on its own inputs."""
-        with as_subject_error():
-            inputs = self.runtime.inputs(subject.inputs)
-            stage = self.runtime.prepare(subject, inputs)
-            self._try(stage, inputs)
-        self._keep(subject, stage, inputs)
 
     def cool_down(self) -> bool:
         """Wait for a device that heat slows down."""

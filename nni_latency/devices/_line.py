@@ -24,13 +24,7 @@ class LostError(DeviceError):
 
 
 class Line:
-    """The pipes of an agent.
-
-    Parameters
-    ----------
-    connection : Connection
-        How the device is reached.
-    """
+    """The pipes of an agent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

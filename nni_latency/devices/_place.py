@@ -130,22 +130,17 @@ class DevicePlace(Place):
 
 
 class DevicePlaced(Placed):
-    """A network on a device, which lets go of it when this object is gone.
-
-    Parameters
-    ----------
-    session : Session
-        The line to the device.
-    name : str
-        Name of the network's content.
-    keeps_weights : bool
-        Whether it has the weights of the original.
-    """
+    """A network on a device, which lets go of it when this object is gone."""
 
     def __init__(self, session: Session, name: str, *, keeps_weights: bool) -> None:
-        self.session, self.name, self.keeps_weights = session, name, keeps_weights
+        self.session, self.name, self._keeps_weights = session, name, keeps_weights
         self._answers: dict[str, Any] = {}
         weakref.finalize(self, session.release, name).atexit = False
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether the device has the original weights."""
+        return self._keeps_weights
 
     def run(self, arrays: Arrays) -> Sequence[NDArray[Any]]:
         """Run it once."""

@@ -7,7 +7,6 @@ import contextlib
 import re
 import shlex
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,11 +76,6 @@ def parse_cores(cores: object) -> tuple[int, ...]:
 class ShellFacts:
     """Facts of a device, which are read once, and its conditions.
 
-    Parameters
-    ----------
-    connection : Connection
-        How the device is reached.
-
     Raises
     ------
     DeviceError
@@ -145,28 +139,16 @@ class ShellFacts:
     def conditions(self) -> Conditions:
         """Read what the device is like at this moment."""
         found = self._read(f"{_SHOW}{_PRINT_HEAT}show {_CHANGING}")
-        known: dict[str, Any] = {"taken": time.perf_counter()}
-        online = _numbers(found.get("/sys/devices/system/cpu/online", ""))
-        if online:
-            known |= {"processors": len(online), "processors_online": len(online)}
-        load = re.match(r"[\d.]+", found.get("/proc/loadavg", ""))
-        if load:
-            known["load"] = float(load[0])
-        governors = sorted({text.strip() for path, text in found.items() if path.endswith("/scaling_governor")} - {""})
-        if governors:
-            known["cpu_governor"] = ", ".join(governors)
-        clocks = [
-            float(text) * 1e3
-            for path, text in found.items()
-            if path.endswith("/scaling_cur_freq") and text.strip().isdigit()
-        ]
-        if clocks:
-            known |= {"cpu_frequency": sum(clocks) / len(clocks), "cpu_frequency_top": max(clocks)}
-        return Conditions.from_dict({**known, **_heat_of(found)})
+        online = _numbers(found.get("/sys/devices/system/cpu/online", "")) or self.processors
+        with _as_files(found) as root:
+            known = _agent.conditions(root, online, _printed(found))
+        return Conditions.from_dict({**known, "processors_online": len(online)})
 
     def heat(self) -> Mapping[str, Any]:
         """Read how warm the device is, as the agent does."""
-        return _heat_of(self._read(f"{_SHOW}{_PRINT_HEAT}show {_HEAT}"))
+        found = self._read(f"{_SHOW}{_PRINT_HEAT}show {_HEAT}")
+        with _as_files(found) as root:
+            return _agent.heat(root, _printed(found))
 
     def _read(self, script: str) -> Mapping[str, str]:
         """Run a script that prints texts behind their names."""
@@ -182,9 +164,8 @@ class ShellFacts:
         return {name: text.rstrip("\n") for name, text in found.items()}
 
 
-def _heat_of(found: Mapping[str, str]) -> dict[str, Any]:
-    with _as_files(found) as root:
-        return _agent.heat(root, {name: found.get(name, "") for name in _agent.HEAT_PROGRAMS})
+def _printed(found: Mapping[str, str]) -> dict[str, str]:
+    return {name: found.get(name, "") for name in _agent.HEAT_PROGRAMS}
 
 
 @contextlib.contextmanager

@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 class ToolBenches(DeviceBenches):
-    """Benches of a benchmark binary on a device; it is another process for every visit.
-
-    Parameters
-    ----------
-    runtime : ToolRuntime
-        The runtime of the device.
-    """
+    """Benches of a benchmark binary on a device; it is another process for every visit."""
 
     runtime: ToolRuntime
 

@@ -182,11 +182,6 @@ class FileTool(Tool):
 def read_tool(path: str | Path) -> FileTool:
     """Read the description of a tool from a TOML file.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-
     Raises
     ------
     InvalidValueError

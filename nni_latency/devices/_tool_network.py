@@ -25,17 +25,7 @@ if TYPE_CHECKING:
 
 
 class ToolNetwork:
-    """A network on a device. It is removed there when this object is gone.
-
-    Parameters
-    ----------
-    device : ToolDevice
-        The tool on the device.
-    files : mapping of str to bytes
-        Contents of its files by name.
-    shapes : sequence of tuple of int
-        Shapes of its inputs.
-    """
+    """A network on a device. It is removed there when this object is gone."""
 
     def __init__(self, device: ToolDevice, files: Mapping[str, bytes], shapes: Sequence[tuple[int, ...]]) -> None:
         self.device, self.files, self.shapes = device, dict(files), list(shapes)

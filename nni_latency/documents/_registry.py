@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+from nni_latency.errors import FileFormatError
 from nni_latency.files import naming, readable
 
 #: A format where it is JSON, and where it is JSON within JSON, as in the metadata of safetensors.
@@ -84,6 +85,14 @@ class SavedFile(os.PathLike[str]):
             return ""
         return found["name"].decode() if found else ""
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it can be read and does not say what it is."""
+        try:
+            return bool(self._read) and not self.kind
+        except OSError:
+            return False
+
     @cached_property
     def _read(self) -> tuple[str, bytes]:
         """Name of the member, and the bytes that say what the file is."""
@@ -109,7 +118,7 @@ def _first_member(file: BinaryIO) -> tuple[str, bytes]:
 
 
 #: What loads a kind of file, by the format that the file says it has, as ``module:name``: it is imported when a file of
-#: the kind is loaded, so that loading a table imports no predictor. A file that says nothing is taken for the first.
+#: the kind is loaded, so that loading a table imports no predictor. A file that cannot be read is taken for the first.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "nni_latency.lookup_table": "nni_latency.tables:LookupTable.load",
@@ -137,7 +146,7 @@ def load(path: str | os.PathLike[str], kinds: Sequence[str] = tuple(KINDS)) -> A
     path : str or path
         The file, or a `SavedFile`.
     kinds : sequence of str, optional
-        Kinds that it may be of; by default all of `KINDS`. Of any other file is said that it is none of the first kind.
+        Kinds that it may be of; by default all of `KINDS`. A file of another kind is refused as none of the first.
 
     Returns
     -------
@@ -156,6 +165,11 @@ def load(path: str | os.PathLike[str], kinds: Sequence[str] = tuple(KINDS)) -> A
     'LookupTable'
     """
     file = SavedFile.of(path)
+    if len(kinds) > 1 and file.says_nothing:
+        raise FileFormatError(
+            f"{str(file)!r} is not a file of nni_latency: it does not say what it holds. If it was cut off while it "
+            "was copied, take it again from where it came."
+        )
     loader = pkgutil.resolve_name(KINDS[file.kind if file.kind in kinds else kinds[0]])
     with naming(file.path), readable(file.path, "a file of nni_latency"):
         return loader(file)

@@ -40,19 +40,22 @@ def graph_of(model: Any, example_inputs: Any = None, batch_size: int | None = No
     if isinstance(model, Graph):
         return model
     if isinstance(model, (str, Path)):
-        found = read_onnx(model, batch_size, example_inputs)
-        require_operators(found.operators, str(model))
-        return found
+        found, name = read_onnx(model, batch_size, example_inputs), str(model)
+    else:
+        found, name = _graph_of_module(model, example_inputs), type(model).__name__
+    require_operators(found.operators, name)
+    return found
+
+
+def _graph_of_module(model: Any, example_inputs: Any) -> Graph:
     try:
         light = light_onnx(model, example_inputs)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "network.onnx"
+            path.write_bytes(light)
+            return read_onnx(path)
     except InvalidValueError as error:
         return _traced(model, example_inputs, error)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "network.onnx"
-        path.write_bytes(light)
-        found = read_onnx(path)
-    require_operators(found.operators, type(model).__name__)
-    return found
 
 
 def _traced(model: Any, example_inputs: Any, error: InvalidValueError) -> Graph:

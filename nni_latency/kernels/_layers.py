@@ -218,13 +218,7 @@ def _fill(weights: torch.Tensor, numbers: torch.Tensor) -> None:
 
 
 class SqueezeExcite(nn.Module):
-    """Squeeze-and-excitation of MobileNetV3: average, two pointwise convolutions with 1/4 of the channels, product.
-
-    Parameters
-    ----------
-    channels : int
-        Channels of the input.
-    """
+    """Squeeze-and-excitation of MobileNetV3: average, two pointwise convolutions with 1/4 of the channels, product."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -22,17 +22,7 @@ _FEWEST_ADDED, _MOST_ADDED = 20, 0.5
 
 
 class GroupLearner:
-    """Predictions and choice of kernels of one group during measuring.
-
-    Parameters
-    ----------
-    kinds : sequence of KernelType
-        The measured types of the group.
-    sampling : Sampling
-        Number and choice of kernels.
-    sampler : Sampler
-        Source of new kernels.
-    """
+    """Predictions and choice of kernels of one group during measuring."""
 
     def __init__(self, kinds: Sequence[KernelType], sampling: Sampling, sampler: Sampler) -> None:
         self.kinds, self.sampling, self._sampler = tuple(kinds), sampling, sampler

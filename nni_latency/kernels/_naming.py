@@ -146,13 +146,6 @@ def _linear(op: OpSpec) -> Found:
     return ("fc", sizes) if count == 1 else ("linear", {**sizes, "TOKENS": count})
 
 
-def _image(base: str) -> Callable[[OpSpec], Found | None]:
-    def named(op: OpSpec) -> Found | None:
-        return base, _image_sizes(op)
-
-    return named
-
-
 def _image_sizes(op: OpSpec) -> dict[str, int]:
     """Return the sizes of an image; tokens count as the image with as many pixels."""
     shape = given_shapes(op)[0]
@@ -192,7 +185,7 @@ _BASES: dict[str, Callable[[OpSpec], Found | None]] = {
     "conv2d": _convolution,
     "conv_transpose2d": _transposed,
     "linear": _linear,
-    "batch_norm": _image("bn"),
+    "batch_norm": lambda op: ("bn", _image_sizes(op)),
     "add": _of_two("add"),
 }
 
@@ -214,10 +207,6 @@ def _token_sizes(op: OpSpec) -> dict[str, int]:
     if len(shape) == 4:
         return {"TOKENS": shape[2] * shape[3], "CIN": shape[1]}
     return {"TOKENS": max(1, math.prod(shape[1:-1])), "CIN": shape[-1]}
-
-
-def _tokens(kind: str) -> Callable[[OpSpec], Found | None]:
-    return lambda op: (kind, _token_sizes(op))
 
 
 def _pooling(op: OpSpec) -> Found | None:
@@ -320,7 +309,7 @@ _SINGLES: dict[str, Callable[[OpSpec], Found | None]] = {
     "split": _halves("split_block"),
     "chunk": _halves("split_block"),
     "mul": _product,
-    "layer_norm": _tokens("layernorm_block"),
+    "layer_norm": lambda op: ("layernorm_block", _token_sizes(op)),
     "softmax": _softmax,
     "matmul": _matmul,
     "bmm": _matmul,

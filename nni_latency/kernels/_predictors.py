@@ -267,20 +267,7 @@ def _measured(document: MeasuredKernelDocument) -> MeasuredKernel:
 
 
 class PredictedKernels:
-    """Costs of kernels from predictors, in the form that estimators require. Thread-safe.
-
-    Parameters
-    ----------
-    predictors : KernelPredictors
-        The predictors.
-
-    Attributes
-    ----------
-    platform : Platform
-        Platform of the measured kernels.
-    metric : str
-        "latency".
-    """
+    """Costs of kernels from predictors, in the form that estimators require. Thread-safe."""
 
     metric = "latency"
 
@@ -300,11 +287,6 @@ class PredictedKernels:
 
     def estimate_fused(self, ops: Sequence[OpSpec]) -> Estimate | None:
         """Return the cost of operators that are executed as one kernel [s].
-
-        Parameters
-        ----------
-        ops : sequence of OpSpec
-            One or more, in order.
 
         Returns
         -------

@@ -121,15 +121,7 @@ class Sampling:
 
 
 class Sampler:
-    """Samples configurations without repetition. Deterministic for a given sequence of calls.
-
-    Parameters
-    ----------
-    prior : Prior
-        Configurations that occur in networks.
-    seed : int
-        Seed of the draws.
-    """
+    """Samples configurations without repetition. Deterministic for a given sequence of calls."""
 
     def __init__(self, prior: Prior, seed: int) -> None:
         self.prior, self._generator = prior, np.random.default_rng(seed)
@@ -157,16 +149,9 @@ class Sampler:
     def where(
         self, kinds: Sequence[KernelType], count: int, worth: Callable[[Sequence[Kernel]], np.ndarray[Any, Any]]
     ) -> list[Kernel]:
-        """Draw configurations of several kinds from the prior, weighted by `worth`.
+        """Draw `count` configurations of the kinds of one group from the prior.
 
-        Parameters
-        ----------
-        kinds : sequence of KernelType
-            Kinds of one group.
-        count : int
-            Number of configurations.
-        worth : callable
-            Takes kernels; returns their nonnegative weights, of shape (n_kernels,).
+        They are weighted by `worth`, which takes kernels and returns nonnegative numbers, of shape (n_kernels,).
         """
         each = max(1, _POOL * count // len(kinds))
         draws = [self._prior_draw(kind) for kind in kinds]
@@ -290,13 +275,7 @@ class Prior:
 
     @classmethod
     def of(cls, networks: Iterable[Trace]) -> Prior:
-        """Count the kernels of networks.
-
-        Parameters
-        ----------
-        networks : iterable of Trace
-            Networks traced by graph, at batch size 1.
-        """
+        """Count the kernels of networks, which are traced by graph at batch size 1."""
         found: dict[str, Counter[Kernel]] = {}
         types = kernel_types()
         for network in networks:

@@ -210,17 +210,18 @@ class LocalBench(Bench):
         with as_subject_error():
             inputs = self.runtime.inputs(subject.inputs)
             stage = self.runtime.prepare(subject, inputs)
-            stage(inputs)
-        self._keep(subject, stage, inputs)
-        return stage
-
-    def _keep(self, subject: Subject, stage: Stage, inputs: Any) -> None:
+            self._try(stage, inputs)
         if type(subject.inputs) is tuple:
             # Subjects of one shape share their input, as those of one layer do in a network.
             inputs = self._inputs.setdefault(f"shape {subject.inputs}", inputs)
         self._inputs[subject.key], self._stages[subject.key] = inputs, stage
         if subject.kind == "kernel":
             self._kernels.add(subject.key)
+        return stage
+
+    def _try(self, stage: Stage, inputs: Any) -> None:
+        """Run a subject once, unless it ran when it was prepared."""
+        stage(inputs)
 
     def visit(self, keys: Sequence[str], *, calls: bool = True) -> Visit:
         """Warm up a network and time it."""

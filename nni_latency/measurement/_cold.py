@@ -57,13 +57,7 @@ def cold_chain(key: str, build: Build, input_shapes: Sequence[Sequence[int]], dt
 
 
 def flush_size(root: Path = Path("/")) -> int:
-    """Return how much memory must be written to flush all caches [byte].
-
-    Parameters
-    ----------
-    root : Path, default=Path("/")
-        As for `nni_latency.platforms.cache_sizes`.
-    """
+    """Return how much memory must be written to flush all caches [byte]."""
     sizes = [size for _, size in cache_sizes(root)]
     return min(max(_LEAST_FLUSH, _TIMES_CACHE * max(sizes, default=0)), _MOST_FLUSH)
 
@@ -72,11 +66,6 @@ def near_flush_size(root: Path = Path("/")) -> int:
     """Return how much memory must be written to flush the private caches of a processor [byte].
 
     Shared caches keep their contents, as between two runs of a network.
-
-    Parameters
-    ----------
-    root : Path, default=Path("/")
-        As for `nni_latency.platforms.cache_sizes`.
     """
     sizes = [size for level, size in cache_sizes(root) if level == "2"]
     return min(_TIMES_NEAR_CACHE * max(sizes, default=0) or _NEAR_TRAFFIC, NETWORK_TRAFFIC)

@@ -21,13 +21,7 @@ _CHECKSUM, _LABELS, _JOINED = 4, 4, 1
 
 @dataclass(frozen=True)
 class Export:
-    """The file of the exported network of one subject. Immutable.
-
-    Parameters
-    ----------
-    path : Path
-        The file, which need not exist.
-    """
+    """The file of the exported network of one subject. Immutable."""
 
     path: Path
 

@@ -333,15 +333,7 @@ class WorkerProcess:
 
     @classmethod
     def of(cls, make: Callable[[], Any], limits: Limits) -> WorkerProcess:
-        """Start a process with a private folder and limits.
-
-        Parameters
-        ----------
-        make : callable
-            Factory of the context manager whose methods are called.
-        limits : Limits
-            Resource limits of the process.
-        """
+        """Start a process with a private folder and limits."""
         return cls(pack((make, limits), "What a worker process does"), private=True)
 
     def ask(self, question: Any, timeout: float) -> tuple[str, Any]:

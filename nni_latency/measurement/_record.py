@@ -235,15 +235,6 @@ def fallbacks_of(nodes: Iterable[tuple[str, str]], asked: Iterable[str], ran: st
 def summarise_fallbacks(networks: Mapping[Any, Iterable[Fallback]]) -> tuple[str, ...]:
     """Describe the fallbacks of many networks, in one sentence for each place.
 
-    Parameters
-    ----------
-    networks : mapping
-        Fallbacks by network.
-
-    Returns
-    -------
-    tuple of str
-
     Examples
     --------
     >>> networks = {"a": [Fallback.of("in f32", ["Softmax"], 40)], "b": [], "c": [Fallback.of("in f32", ["Gelu"], 20)]}

@@ -96,17 +96,7 @@ Chain = tuple[Subject, ...]
 
 
 def compose(builds: Sequence[Build]) -> Any:
-    """Make a network of parts that run in sequence.
-
-    Parameters
-    ----------
-    builds : sequence of callable
-        Factories of the parts.
-
-    Returns
-    -------
-    nn.Sequential
-    """
+    """Make a network of parts that run in sequence."""
     from torch import nn
 
     return nn.Sequential(*(build() for build in builds))

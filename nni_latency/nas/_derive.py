@@ -250,13 +250,6 @@ def freeze_trained(supernet: Any, sample: Mapping[str, Any]) -> nn.Module:
     a bias that the operation does not have, and with numbers that are not weights. Here exactly the weights of the
     operation are loaded. Parts that a space leaves out of its own networks, but that a supernet has to hold, would
     give other names to the weights, so these are put into a network of the space.
-
-    Parameters
-    ----------
-    supernet : ModelSpace
-        A space that a one-shot strategy has turned into a supernet.
-    sample : mapping
-        ``{label: choice}``.
     """
     operations = [module for module in supernet.modules() if isinstance(module, MixedOperation)]
     for operation in operations:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -132,17 +133,7 @@ class InTurn:
 
 
 class ControllerModule(_nni.BaseOneShotLightningModule):
-    """The search of `ENAS`, step by step.
-
-    Parameters
-    ----------
-    training_module : LightningModule
-        How the evaluator trains.
-    strategy : ENAS
-        Whose parameters hold.
-    options : mapping of str to list
-        Choices of every label.
-    """
+    """The search of `ENAS`, step by step."""
 
     def __init__(self, training_module: Any, strategy: ENAS, options: Mapping[str, list[Any]]) -> None:
         super().__init__(training_module)
@@ -347,47 +338,37 @@ class Controller(nn.Module):
     @torch.no_grad()
     def draw(self, count: int) -> torch.Tensor:
         """Draw architectures, (count, n_labels), as indices."""
-        return self._walk(count, None, greedy=False)[0]
+        return self._walk(count, lambda _, logs: torch.multinomial(logs.exp(), 1)[:, 0])[0]
 
     @torch.no_grad()
     def likeliest(self) -> torch.Tensor:
         """Return the architecture, (n_labels,), that takes the most probable choice at every label."""
-        return self._walk(1, None, greedy=True)[0][0]
+        return self._walk(1, _most_probable)[0][0]
 
     def judge(self, architectures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probability and entropy, both (n,), of architectures, (n, n_labels), with a gradient."""
-        _, scores, entropies = self._walk(len(architectures), architectures, greedy=False)
-        return scores, entropies
+        _, rows = self._walk(len(architectures), lambda place, _: architectures[:, place])
+        scores = [logs.gather(1, chosen[:, None])[:, 0] for logs, chosen in zip(rows, architectures.T, strict=True)]
+        entropies = [-(logs.exp() * logs).sum(-1) for logs in rows]
+        return functools.reduce(torch.add, scores), functools.reduce(torch.add, entropies)
 
     @torch.no_grad()
     def probabilities(self) -> list[list[float]]:
         """Return by label the probabilities of its choices, after the most probable choices before it."""
-        chosen = self.likeliest()[None]
-        return [logits.softmax(-1)[0].tolist() for logits in self._logits(chosen)]
+        return [logs.exp()[0].tolist() for logs in self._walk(1, _most_probable)[1]]
 
     def _walk(
-        self, count: int, given: torch.Tensor | None, *, greedy: bool
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Go through the labels; take the choices that are given, the most probable, or draw them."""
-        state, word = None, self.start.expand(count, -1)
-        chosen, scores, entropies = [], self.start.new_zeros(count), self.start.new_zeros(count)
+        self, count: int, choose: Callable[[int, torch.Tensor], torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Go through the labels; return the choices, (count, n_labels), and the logarithms of the probabilities."""
+        state, word, chosen, rows = None, self.start.expand(count, -1), [], []
         for place, (embedding, head) in enumerate(zip(self.embeddings, self.heads, strict=True)):
             state = self.cell(word, state)
-            logs = head(state[0]).log_softmax(-1)
-            if given is not None:
-                index = given[:, place]
-            else:
-                index = logs.argmax(-1) if greedy else torch.multinomial(logs.exp(), 1)[:, 0]
-            chosen.append(index)
-            scores = scores + logs.gather(1, index[:, None])[:, 0]
-            entropies = entropies - (logs.exp() * logs).sum(-1)
-            word = embedding(index)
-        return torch.stack(chosen, 1), scores, entropies
+            rows.append(head(state[0]).log_softmax(-1))
+            chosen.append(choose(place, rows[-1]))
+            word = embedding(chosen[-1])
+        return torch.stack(chosen, 1), rows
 
-    def _logits(self, given: torch.Tensor) -> list[torch.Tensor]:
-        state, word, found = None, self.start.expand(len(given), -1), []
-        for place, (embedding, head) in enumerate(zip(self.embeddings, self.heads, strict=True)):
-            state = self.cell(word, state)
-            found.append(head(state[0]))
-            word = embedding(given[:, place])
-        return found
+
+def _most_probable(_: int, logs: torch.Tensor) -> torch.Tensor:
+    return logs.argmax(-1)

@@ -162,19 +162,7 @@ class FBNet(DARTS):
 
 
 class FBNetLightningModule(DartsLightningModule):
-    """The search of `FBNet`, step by step.
-
-    Parameters
-    ----------
-    training_module : LightningModule
-        How the evaluator trains.
-    mask : SharedGumbelSoftmax
-        The mask of the supernet.
-    temperature, temperature_decay, warmup_epochs
-        As in `FBNet`.
-    **kwargs
-        Parameters of NNI's `DartsLightningModule`.
-    """
+    """The search of `FBNet`, step by step."""
 
     penalty: FBNetLoss | TargetPenalty
 

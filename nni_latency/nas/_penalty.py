@@ -231,15 +231,6 @@ class TargetPenalty(LatencyPenalty):
 def check_fill(fill: float | None, cost: Any, target: float) -> None:
     """Raise unless some network of a space uses a share of the target.
 
-    Parameters
-    ----------
-    fill : float or None
-        The share.
-    cost : AdditiveCost, GroupedCost or FrozenCost
-        Cost of the space.
-    target : float
-        Highest cost allowed.
-
     Raises
     ------
     InvalidValueError

@@ -47,17 +47,7 @@ _LOOKED_AT = 24
 
 
 class FrozenCost(ChoiceCost):
-    """Builds, traces and estimates every network that it is asked for, once.
-
-    Parameters
-    ----------
-    space : ModelSpace
-        The space.
-    estimator : Estimator
-        Whom to ask.
-    example_inputs : Tensor, tuple or dict
-        What the networks take.
-    """
+    """Builds, traces and estimates every network that it is asked for, once."""
 
     separable = False
 
@@ -152,13 +142,6 @@ def warn_of_loose_limit(cost: SpaceCost, limit: float | None) -> None:
     """Warn if no network of a space costs more than a limit, which then has no effect on a search.
 
     Where networks are only known one by one, the limit must be twice what the costliest of some of them costs.
-
-    Parameters
-    ----------
-    cost : AdditiveCost, GroupedCost or FrozenCost
-        Of the space.
-    limit : float or None
-        In the SI unit of the metric; None is none.
     """
     if limit is None:
         return

@@ -383,17 +383,7 @@ class RandomOneShot(_nni.RandomOneShot):
 
 
 class FilteredSamplingModule(_nni.RandomSamplingLightningModule):
-    """Draw until a path passes the filter, for every training step and for the export.
-
-    Parameters
-    ----------
-    training_module : LightningModule
-        How the evaluator trains.
-    keep : callable or None
-        The filter.
-    attempts : int
-        How often to draw.
-    """
+    """Draw until a path passes the filter, for every training step and for the export."""
 
     def __init__(self, training_module: Any, keep: Any, attempts: int) -> None:
         super().__init__(training_module, keep)

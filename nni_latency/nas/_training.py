@@ -59,20 +59,7 @@ def forward_batches(images: Any, batch_size: int) -> int:
     return math.ceil(len(images) / batch_size)
 
 
-def accuracy_of(
-    network: nn.Module, images: Any, batch_size: int = 64, before_batch: Callable[[], object] = lambda: None
-) -> float:
-    """Return the share of the images that a network classifies correctly, in evaluation mode."""
-    was_training = network.training
-    network.eval()
-    share = accuracy(network, images, batch_size, before_batch)
-    network.train(was_training)
-    return share
-
-
-def accuracy(
-    network: nn.Module, images: Any, batch_size: int, before_batch: Callable[[], object] = lambda: None
-) -> float:
+def accuracy(network: nn.Module, images: Any, batch_size: int, before_batch: Callable[[], object]) -> float:
     """Return the share of the images that a network classifies correctly, in the mode that it is in."""
     device = next(network.parameters()).device
     right = total = 0
@@ -158,7 +145,10 @@ def train_on(
             work.trained(step + 1)
         save(index + 1, optimizer)
         on_final_epoch(index)
-    return accuracy_of(network, dataset.valid, settings.batch_size, work.judged)
+    network.eval()
+    reached = accuracy(network, dataset.valid, settings.batch_size, work.judged)
+    network.train()
+    return reached
 
 
 def loader_of(images: Any, settings: SearchSettings) -> Any:

@@ -272,8 +272,13 @@ def _of_tensors_alone(module: nn.Module) -> Iterator[None]:
     own = "forward" in vars(module)
 
     def plain(*tensors: torch.Tensor) -> Any:
-        result = forward(*tensors)
-        return tuple(tensors_in(result)) or result
+        found = tuple(tensors_in(forward(*tensors)))
+        if not found:
+            raise InvalidValueError(
+                f"{type(module).__name__} has no counterpart in ONNX: it returns no tensor, nor a list, tuple or "
+                "dictionary of tensors."
+            )
+        return found
 
     if isinstance(module, torch.jit.ScriptModule):
         yield

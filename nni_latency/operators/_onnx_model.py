@@ -37,6 +37,9 @@ LEFT_OUT = 64
 #: External data location of removed tensors.
 _ELSEWHERE = "weights-left-out"
 
+#: Types of inputs that are read; None is a tensor of unknown shape and elements.
+_TENSORS = ("tensor_type", None)
+
 _VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -50,6 +53,9 @@ def open_onnx(onnx: Any, path: str | Path) -> Any:
     """
     try:
         size = Path(path).stat().st_size
+        if not Path(path).is_file():
+            # Reading a pipe or a device might never end.
+            raise InvalidValueError(f"Cannot read the ONNX file {str(path)!r}: it is not a regular file.")
         if size > _MOST_BYTES:
             raise InvalidValueError(
                 f"The ONNX file {str(path)!r} has {size / 2**30:.1f} GiB, and 2 GiB are the most that can be read. "
@@ -85,6 +91,10 @@ def _check(onnx: Any, model: Any, path: str | Path) -> None:
     large += [item.name for item in model.graph.input if math.prod(shape_in_file(item)) > LARGEST_TENSOR]
     if large:
         raise InvalidValueError(f"{str(path)!r} has tensors of more than 2^40 numbers: {listed(large)}.")
+    kinds = {item.name: item.type.WhichOneof("value") for item in model.graph.input}
+    others = [f"{name!r} ({kind.removesuffix('_type')})" for name, kind in kinds.items() if kind not in _TENSORS]
+    if others:
+        raise InvalidValueError(f"{str(path)!r} cannot be read: its inputs must be tensors. It takes {listed(others)}.")
     newest = onnx.defs.onnx_opset_version()
     opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
     if opset > newest:

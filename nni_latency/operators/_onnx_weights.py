@@ -21,6 +21,7 @@ from nni_latency.operators._export import OnnxNetwork
 from nni_latency.operators._inputs import Inputs
 from nni_latency.operators._onnx import fed_inputs, fit_branches, load_onnx, written
 from nni_latency.operators._onnx_model import (
+    dtype_name,
     fractional,
     initializers_of,
     lacks_values,
@@ -157,9 +158,21 @@ def onnx_inputs(path: str | Path, batch_size: int | None = None, example_inputs:
                     f"The input {item.name!r} of {str(path)!r} has the open shape {written(sizes)}. "
                     "Give example inputs."
                 )
-            dtype = str(onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
-            found.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
+            found.append(torch.empty(sizes, dtype=_dtype_of(onnx, item, path), device="meta"))
         return Inputs(tuple(found))
+
+
+def _dtype_of(onnx: Any, item: Any, path: str | Path) -> torch.dtype:
+    """Return the element type of an input that can be filled with numbers."""
+    number = item.type.tensor_type.elem_type
+    name = dtype_name(onnx, number)
+    dtype = getattr(torch, name, None)
+    if not number or not isinstance(dtype, torch.dtype):
+        raise InvalidValueError(
+            f"The input {item.name!r} of {str(path)!r} holds elements of the type {name}, of which no example can be "
+            "made."
+        )
+    return dtype
 
 
 def _spreads(model: Any) -> dict[str, tuple[float, float]]:

@@ -104,3 +104,10 @@ def test_a_runtime_that_is_not_installed_is_named(fails, flat):
     assert f"{names[0]!r} cannot be measured on this machine: Unknown runtime {names[0]!r}." in message
     assert f"pip install ./plugins/nni_latency_{names[0]}" in message
     assert "Name the platform whose prediction or record you want: " in message
+
+
+@pytest.mark.parametrize("command", [["predict", "-e", "pretrained", "--platform", "onnxruntime.fp32"], ["profile"]])
+def test_of_several_networks_the_assumed_one_is_named(run, flat, selected, command):
+    said = run(*command, selected, "relu.onnx").stderr
+    assert f"{selected}: the sizes of the results of z depend on data" in said
+    assert "The sizes of the results of z depend on data" in run(*command, selected).stderr

@@ -104,8 +104,18 @@ def test_networks_are_compared(run, fails, predictor, folder):
     found = json.loads(run("predict", large, small, "-e", predictor, "--format", "json").stdout)
     assert {row["best"] for row in found["platforms"]} == {str(small)}
     assert all(row["factor"] > 1 for row in found["platforms"])
-    assert f"Fastest: {small} on {FAST.id}" in run("predict", large, small, "-e", predictor).stdout
+    assert f"Fastest: {small.name} on {FAST.id}" in run("predict", large, small, "-e", predictor).stdout
     assert "is named twice" in fails("predict", small, small, "-e", predictor)
+
+
+def test_files_of_one_name_keep_their_folders(run, predictor, folder, tmp_path):
+    small, large = folder / "onnx" / "n0.onnx", folder / "onnx" / "n11.onnx"
+    other = tmp_path / "n0.onnx"
+    other.write_bytes(large.read_bytes())
+    shown = run("predict", small, other, large, "-e", predictor).stdout
+    assert str(other) in shown
+    assert str(large) not in shown
+    assert f"Fastest: {small} on " in shown
 
 
 def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):

@@ -265,7 +265,7 @@ def unfinished(run, tables, tmp_path, _few_digits, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("nni_latency.nas._training.accuracy_of", interrupt)
+        patch.setattr("nni_latency.nas._training.accuracy", interrupt)
         said = run(*command, code=130).stderr
     kept = "'out/checkpoint.safetensors' keeps what was learned."
     assert f"Interrupted. Run the same command again to resume: {kept}" in " ".join(said.split())

@@ -227,6 +227,17 @@ def test_two_commands_do_not_learn_at_once(fails):
         assert "Another process is learning" in fails("learn", "graph")
 
 
+@pytest.mark.usefixtures("_ships")
+@pytest.mark.parametrize("length", [0, 5, 9, 200, 3000])
+def test_an_own_predictor_that_was_cut_off_is_named_with_its_remedy(fails, net, shipped, length):
+    own = graphs.own_predictor()
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_bytes(shipped.read_bytes()[:length])
+    said = fails("predict", net)
+    assert f"{str(own)!r} is no graph predictor that can be read" in said
+    assert "Fit one with 'nni-latency learn graph'." in said
+
+
 @pytest.mark.slow
 def test_the_real_command_measures_and_learns(run, net, monkeypatch):
     """Few networks, in torch; an interrupted run would be resumed as the second one is."""

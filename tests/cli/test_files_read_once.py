@@ -93,5 +93,7 @@ def test_a_file_of_another_kind_than_expected_is_refused_as_the_first(files):
 def test_a_file_that_says_no_kind_is_refused(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     assert SavedFile(tmp_path / "file").kind == ""
-    with pytest.raises(FileFormatError, match=r"'.*file'"):
+    with pytest.raises(
+        FileFormatError, match=r"'.*file' is not a file of nni_latency: it does not say what it holds\."
+    ):
         load(tmp_path / "file")

@@ -206,6 +206,12 @@ def test_a_file_with_too_few_errors_is_refused(predictor: GraphPredictor, tmp_pa
         GraphPredictor.load(path)
 
 
+@pytest.mark.parametrize(("name", "reason"), [("absent", "No such file"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(FileFormatError, match=f"^Cannot read the graph predictor '.*': {reason}"):
+        GraphPredictor.load(tmp_path / name)
+
+
 def test_a_damaged_file_is_refused(predictor: GraphPredictor, tmp_path: Path) -> None:
     path = predictor.save(tmp_path / "graph.safetensors")
     whole = path.read_bytes()

@@ -127,6 +127,9 @@ def test_what_is_no_file_of_onnx_is_refused(tmp_path):
     (tmp_path / "text.onnx").write_text("this is not a graph")
     with pytest.raises(InvalidValueError, match="is not an ONNX file that can be read"):
         read_onnx(tmp_path / "text.onnx")
+    for path in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(InvalidValueError, match=f"Cannot read the ONNX file '{path}': it is not a regular file"):
+            read_onnx(path)
 
 
 def test_open_sizes_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from onnx_files import INT64, constant, save, value
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.errors import InvalidValueError
-from nni_latency.operators import InputShape, count_graph, read_onnx
+from nni_latency.operators import InputShape, count_graph, onnx_inputs, read_onnx
 
 
 def _lstm(path, steps, batch):
@@ -179,3 +179,30 @@ def test_an_input_without_a_shape_takes_what_is_given(tmp_path):
 def test_an_input_of_another_form_is_refused(text):
     with pytest.raises(InvalidValueError, match="An input must be sizes >= 1"):
         InputShape.parse(text)
+
+
+def test_inputs_that_are_no_tensors_are_named(tmp_path):
+    sequence = helper.make_tensor_sequence_value_info("pieces", onnx.TensorProto.FLOAT, [1, 4])
+    tensor = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [1, 4])
+    perhaps = helper.make_value_info("perhaps", helper.make_optional_type_proto(tensor))
+    node = helper.make_node("ConcatFromSequence", ["pieces"], ["y"], axis=0)
+    save(tmp_path / "pieces.onnx", [node], [sequence, perhaps], [value("y", 2, 4)])
+    with pytest.raises(
+        InvalidValueError, match=r"must be tensors\. It takes 'pieces' \(sequence\), 'perhaps' \(optional\)"
+    ):
+        read_onnx(tmp_path / "pieces.onnx")
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.STRING, onnx.TensorProto.FLOAT8E4M3FN])
+def test_an_input_that_torch_cannot_hold_is_read_and_not_made(tmp_path, kind):
+    path = save(
+        tmp_path / "words.onnx",
+        [helper.make_node("Reshape", ["x", "shape"], ["y"]), helper.make_node("Transpose", ["y"], ["z"])],
+        [value("x", 2, 6, kind=kind)],
+        [value("z", 4, 3, kind=kind)],
+        [constant("shape", [3, 4], "int64")],
+    )
+    assert read_onnx(path).inputs == ((2, 6),)
+    name = onnx.TensorProto.DataType.Name(kind).lower()
+    with pytest.raises(InvalidValueError, match=rf"The input 'x' of '.*words\.onnx' holds elements of the type {name}"):
+        onnx_inputs(path)

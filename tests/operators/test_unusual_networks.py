@@ -195,3 +195,30 @@ def test_network_that_cannot_be_exported_has_the_graph_of_its_calls(capfd):
     assert capfd.readouterr().out == ""
     with pytest.raises(InvalidValueError, match="Warp cannot be run on these inputs"):
         graph_of(_Warp().eval(), torch.zeros(3))
+
+
+class _Returning(nn.Module):
+    def __init__(self, result):
+        super().__init__()
+        self.layer, self.result = nn.Linear(4, 4), result
+
+    def forward(self, inputs):
+        self.layer(inputs)
+        return self.result
+
+
+@pytest.mark.parametrize("result", [None, "text", 3, (), {}])
+def test_network_that_returns_no_tensor_has_the_graph_of_its_calls(result):
+    network = _Returning(result).eval()
+    assert [item.op.kind for item in graph_of(network, torch.zeros(1, 4)).operators] == ["linear"]
+    with pytest.raises(InvalidValueError, match="_Returning has no counterpart in ONNX: it returns no tensor"):
+        export_onnx(network, [torch.zeros(1, 4)])
+
+
+def test_traced_network_without_operators_is_named():
+    class Nothing(nn.Module):
+        def forward(self, inputs):
+            return None
+
+    with pytest.raises(InvalidValueError, match="'Nothing' has no operators"):
+        graph_of(Nothing(), torch.zeros(1, 4))

@@ -201,16 +201,12 @@ class NvmlMeter(Meter):
 class EnergyCounter(CounterMeter):
     """The total-energy counter of a GPU, which counts millijoules since the driver was loaded."""
 
+    description = "The energy counter of the GPU"
     resolution = 1e-3
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         super().__init__()
         self._nvml, self._handle = nvml, handle
-
-    @property
-    def description(self) -> str:
-        """Its description in results and messages."""
-        return "The energy counter of the GPU"
 
     def read(self) -> float:
         """Return the reading of the counter [J]."""
@@ -221,15 +217,12 @@ class EnergyCounter(CounterMeter):
 class PowerSamples(SampledMeter):
     """The power of a GPU, which some drivers average over up to a second."""
 
+    description = "The power reading of the GPU"
+
     def __init__(self, nvml: Any, handle: Any, *, settling: float) -> None:
         super().__init__()
         self.settling = settling
         self._nvml, self._handle = nvml, handle
-
-    @property
-    def description(self) -> str:
-        """Its description in results and messages."""
-        return "The power reading of the GPU"
 
     def readings(self) -> Sequence[tuple[float, float]]:
         """Return the current power."""
@@ -411,6 +404,7 @@ class ZeusMeter(CounterMeter):
        Training", NSDI 2023. https://ml.energy/zeus
     """
 
+    description = "zeus"
     resolution = 1e-3
 
     def __init__(self, chip: Any = None, **options: Callable[..., Any]) -> None:
@@ -421,11 +415,6 @@ class ZeusMeter(CounterMeter):
     def of(cls, device: str, argument: str = "") -> ZeusMeter:
         """Make the meter from ``zeus``."""
         return cls()
-
-    @property
-    def description(self) -> str:
-        """Its description in results and messages."""
-        return "zeus"
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:

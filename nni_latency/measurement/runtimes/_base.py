@@ -309,8 +309,8 @@ class Runtime(Pluggable, ABC):
         return Conditions()
 
 
-class CompiledNetwork(ABC):
-    """A network that a runtime has compiled."""
+class RunnableNetwork(ABC):
+    """Base of a network that a runtime has compiled, and of one that an adapter has loaded."""
 
     @abstractmethod
     def run(self, inputs: Arrays) -> Sequence[NDArray[Any]]:
@@ -332,6 +332,10 @@ class CompiledNetwork(ABC):
     def times(self, inputs: Arrays, runs: int) -> list[float] | None:
         """Time runs where the network is, such as on a device [s]; None, the default, for this process."""
         return None
+
+
+class CompiledNetwork(RunnableNetwork):
+    """A network that a runtime has compiled."""
 
     def fallbacks(self, inputs: Arrays) -> tuple[Fallback, ...]:
         """Return the nodes that run in another place or precision than requested; none by default.

@@ -17,25 +17,20 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from nni_latency.errors import MeasurementError, first_line
-from nni_latency.measurement.runtimes._base import Arrays, CompiledNetwork, ProfiledNetwork, ProfiledRun
+from nni_latency.measurement.runtimes._base import (
+    Arrays,
+    CompiledNetwork,
+    ProfiledNetwork,
+    ProfiledRun,
+    RunnableNetwork,
+)
 
 if TYPE_CHECKING:
     from nni_latency.operators import OnnxNetwork
 
 
-class Placed(ABC):
+class Placed(RunnableNetwork):
     """A network that an adapter has loaded, in this process or on a device."""
-
-    #: Whether it has the original weights, or random numbers of the same size.
-    keeps_weights: bool = True
-
-    @abstractmethod
-    def run(self, arrays: Arrays) -> Sequence[NDArray[Any]]:
-        """Run it once; the results are valid until the next run."""
-
-    @abstractmethod
-    def settled(self, arrays: Arrays, runs: int) -> Sequence[NDArray[Any]]:
-        """Run it several times and return the last results, of which only the shapes matter if weights are random."""
 
     @abstractmethod
     def profile(self, feed: Callable[[], Arrays], runs: int) -> Mapping[str, Any]:
@@ -44,14 +39,6 @@ class Placed(ABC):
     @abstractmethod
     def call(self, method: str) -> Any:
         """Call a method of the adapter's network without arguments; it returns bytes or plain values."""
-
-    def settle(self, arrays: Arrays, runs: int) -> None:
-        """Run it several times as a warm-up, unless loading does so."""
-        self.settled(arrays, runs)
-
-    def times(self, arrays: Arrays, runs: int) -> list[float] | None:
-        """Time runs where the network is [s]; None for this process."""
-        return None
 
 
 class Place(ABC):
@@ -127,9 +114,6 @@ class _PlacedHere(Placed):
     def run(self, arrays: Arrays) -> Sequence[NDArray[Any]]:
         found: Sequence[NDArray[Any]] = self._network.run(arrays)
         return found
-
-    def settled(self, arrays: Arrays, runs: int) -> Sequence[NDArray[Any]]:
-        return [self.run(arrays) for _ in range(runs)][-1]
 
     def profile(self, feed: Callable[[], Arrays], runs: int) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self._network.profile(feed, runs)

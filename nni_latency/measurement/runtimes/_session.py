@@ -143,15 +143,10 @@ def choose_processors(count: int) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def pinned(processors: Sequence[int]) -> Iterator[None]:
-    """Pin the calling thread, and the threads that it starts, to processors; restore all of them afterwards.
+    """Pin the calling thread, and the threads that it starts, to processors if there are any; restore all afterwards.
 
     Linux pins every thread separately, and a new thread inherits from the one that started it. Other existing threads
     are not affected.
-
-    Parameters
-    ----------
-    processors : sequence of int
-        The processors; with none, nothing is pinned.
     """
     if not processors:
         yield

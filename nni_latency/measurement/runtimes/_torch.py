@@ -233,17 +233,7 @@ def _trace(module: nn.Module, example: tuple[torch.Tensor, ...]) -> Stage:
 
 
 def settle(compile_module: Callable[..., Stage], module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> Stage:
-    """Compile a module for inputs, and run it until its times have settled.
-
-    Parameters
-    ----------
-    compile_module : callable
-        Takes the module and a tuple of its inputs; returns a callable.
-    module : torch.nn.Module
-        The module.
-    tensors : tuple of Tensor
-        Its inputs.
-    """
+    """Compile a module for inputs, and run it until its times have settled."""
     with warnings.catch_warnings():
         # torch 2.13 says so of every function of TorchScript, which torch.compile calls as well.
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)

@@ -17,13 +17,6 @@ class FitBackend(ParallelBackendBase):
     """joblib backend that runs each call of `joblib.Parallel` as a job on the fitting workers of a farm.
 
     joblib's own Dask backend sends data and nested jobs to all workers, including those that measure.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        Client of the farm.
-    count : int
-        Number of fitting workers.
     """
 
     supports_retrieve_callback = True

@@ -10,15 +10,7 @@ from nni_latency.measurement import Meter
 
 
 class FarmMeter(Meter):
-    """Proxy of a meter of a farm's workers. The meter is read on the worker.
-
-    Parameters
-    ----------
-    name : str
-        Name announced by the workers.
-    metric : str
-        Metric of the meter.
-    """
+    """Proxy of a meter of a farm's workers. The meter is read on the worker."""
 
     resolution = 0.0
 

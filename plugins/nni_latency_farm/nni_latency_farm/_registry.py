@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -81,7 +81,6 @@ class Registry:
         self._workers: dict[str, _Worker] = {}
         self._groups: dict[str, dict[str, _Worker]] = {}
         self._places: dict[str, str] = {}
-        self._clients: dict[str, set[str]] = {}
         self._owners: dict[str, str] = {}
 
     def join(self, address: str, announcement: Announcement, references: Mapping[str, float]) -> None:
@@ -181,7 +180,6 @@ class Registry:
             return None
         idlest.benches.add(bench)
         self._places[bench] = idlest.address
-        self._clients.setdefault(client, set()).add(bench)
         self._owners[bench] = client
         return idlest.address
 
@@ -190,15 +188,11 @@ class Registry:
         place = self._places.pop(bench, None)
         if place is not None:
             self._workers[place].benches.discard(bench)
-        client = self._owners.pop(bench, None)
-        if client is not None:
-            self._clients[client].discard(bench)
-            if not self._clients[client]:
-                del self._clients[client]
+        self._owners.pop(bench, None)
 
     def release_client(self, client: str) -> None:
         """Release all benches of a client."""
-        for bench in list(self._clients.get(client, ())):
+        for bench in [bench for bench, owner in self._owners.items() if owner == client]:
             self.release(bench)
 
     def count(self, address: str) -> None:
@@ -239,8 +233,5 @@ def _state(worker: _Worker) -> WorkerState:
 
 def _ratio(times: Mapping[str, float], usual: Mapping[str, float]) -> float:
     """Return the slowdown of times relative to the usual ones: the median over common names; 1 without any."""
-    return median(_ratios(times, usual)) if times.keys() & usual.keys() else 1.0
-
-
-def _ratios(times: Mapping[str, float], usual: Mapping[str, float]) -> Iterable[float]:
-    return [times[name] / usual[name] for name in times.keys() & usual.keys()]
+    ratios = [times[name] / usual[name] for name in times.keys() & usual.keys()]
+    return median(ratios) if ratios else 1.0

@@ -35,15 +35,7 @@ Tell = Callable[[str], None]
 
 
 class FarmPlugin(distributed.SchedulerPlugin):  # type: ignore[name-defined]
-    """Plugin that makes a Dask scheduler the scheduler of a farm.
-
-    Parameters
-    ----------
-    registry : Registry
-        Assigns benches to workers.
-    tell : callable
-        Called with a message for every event.
-    """
+    """Plugin that makes a Dask scheduler the scheduler of a farm."""
 
     name = "nni_latency"
 

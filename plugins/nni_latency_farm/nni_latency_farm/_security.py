@@ -151,15 +151,6 @@ def is_local(host: str) -> bool:
 class FarmAddress:
     """Address of a scheduler. Immutable.
 
-    Parameters
-    ----------
-    host : str
-        Host name or IP address.
-    port : int
-        Port.
-    encrypted : bool
-        Whether the address uses ``tls``.
-
     Examples
     --------
     >>> str(FarmAddress.parse("localhost:9000"))
@@ -198,13 +189,7 @@ class FarmAddress:
         return cls(parts.hostname, port, scheme == "tls")
 
     def reach(self, timeout: float = 5.0) -> None:
-        """Raise `RemoteError` immediately if the address does not answer; Dask would retry for a long time.
-
-        Parameters
-        ----------
-        timeout : float, default=5.0
-            Timeout [s].
-        """
+        """Raise `RemoteError` immediately if the address does not answer; Dask would retry for a long time."""
         try:
             socket.create_connection((self.host, self.port), timeout).close()
         except OSError as error:

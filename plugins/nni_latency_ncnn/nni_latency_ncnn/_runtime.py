@@ -81,16 +81,7 @@ class _Network(PlacedNetwork):
 
 
 def convert(network: OnnxNetwork, inputs: Arrays, folder: Path) -> tuple[Path, Path]:
-    """Convert a network with pnnx.
-
-    Parameters
-    ----------
-    network : OnnxNetwork
-        The network.
-    inputs : tuple of ndarray
-        Inputs, of which the shapes count.
-    folder : Path
-        Where to write.
+    """Convert a network with pnnx, for inputs of these shapes.
 
     Returns
     -------

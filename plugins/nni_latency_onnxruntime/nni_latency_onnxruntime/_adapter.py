@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,33 +137,25 @@ def _content(folder: str) -> bytes:
 
 def _summary(events: list[dict[str, Any]], took: list[float], runs: int) -> dict[str, Any]:
     """Keep of a profile what is read of it: the nodes of the last runs, in the order in which they ran."""
-    ordered = sorted(events, key=lambda event: event["ts"])
-    spans = [(event["ts"], event["ts"] + event["dur"]) for event in ordered if event["name"] == "model_run"]
-    places: dict[tuple[Any, ...], int] = {}
-    nodes: list[tuple[Any, ...]] = []
-    found: list[dict[str, Any]] = [{"nodes": [], "begin": [], "took": []} for _ in spans]
-    number = 0
-    for event in ordered:
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
-            continue
-        while number < len(spans) and event["ts"] >= spans[number][1]:
-            number += 1
-        if number == len(spans):
-            break
-        if event["ts"] < spans[number][0]:
-            continue
-        args = event["args"]
-        types = [kind for item in args.get("input_type_shape", [])[:1] for kind in item]
-        name = event["name"][: -len("_kernel_time")]
-        node = (name, args["op_name"], args["provider"], types[0] if types else "")
-        if node not in places:
-            places[node] = len(nodes)
-            nodes.append(node)
-        run = found[number]
-        run["nodes"].append(places[node])
-        run["begin"].append(event["ts"])
-        run["took"].append(event["dur"])
-    kept = found[-runs:]
-    for run, seconds in zip(kept, took[-runs:]):
-        run["seconds"] = seconds
-    return {"nodes": [list(node) for node in nodes], "runs": kept}
+    kernels = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
+    kernels.sort(key=lambda event: event["ts"])
+    begins = [event["ts"] for event in kernels]
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "model_run")
+    places: dict[tuple[str, ...], int] = {}
+    found = []
+    for (begin, end), seconds in zip(spans[-runs:], took[-runs:]):
+        own = kernels[bisect_left(begins, begin) : bisect_left(begins, end)]
+        run = {
+            "nodes": [places.setdefault(_node(event), len(places)) for event in own],
+            "begin": [event["ts"] for event in own],
+            "took": [event["dur"] for event in own],
+            "seconds": seconds,
+        }
+        found.append(run)
+    return {"nodes": [list(node) for node in places], "runs": found}
+
+
+def _node(event: dict[str, Any]) -> tuple[str, ...]:
+    args = event["args"]
+    types = [kind for item in args.get("input_type_shape", [])[:1] for kind in item]
+    return event["name"][: -len("_kernel_time")], args["op_name"], args["provider"], types[0] if types else ""

@@ -25,6 +25,9 @@ _MOST_BEFORE = 2
 #: Runs whose profile is thrown away: the first ones of a network are slower.
 _COLD = 2
 
+#: How lines of an error begin that do not say what is wrong.
+_WHERE = ("While validating node", "Model wasn't fully converted")
+
 #: What is cut off a node's time on average [s].
 _CUT = 1e-6
 
@@ -49,12 +52,21 @@ class Adapter:
         return {"version": str(openvino.__version__), "capabilities": list(able)}
 
     def load(self, data: bytes) -> Network:
-        """Load a network."""
+        """Load a network; raise `RuntimeError` with the reason in one line if OpenVINO refuses it."""
         (length,) = _LENGTH.unpack_from(data)
         first, rest = data[_LENGTH.size : _LENGTH.size + length], data[_LENGTH.size + length :]
         core = openvino.Core()
-        model = core.read_model(first, rest) if length else core.read_model(rest)
-        return Network(model, self.threads, self.precision)
+        try:
+            model = core.read_model(first, rest) if length else core.read_model(rest)
+            return Network(model, self.threads, self.precision)
+        except RuntimeError as error:
+            raise RuntimeError(reason_of(str(error))) from error
+
+
+def reason_of(text: str) -> str:
+    """Return the first line of an error of OpenVINO that says what is wrong; those before it say where it was found."""
+    lines = [line.strip("- ") for line in text.splitlines()]
+    return next((line for line in lines if line and not line.endswith(":") and not line.startswith(_WHERE)), text)
 
 
 class Network:

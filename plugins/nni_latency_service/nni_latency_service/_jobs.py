@@ -9,10 +9,10 @@ import queue
 import secrets
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nni_latency.errors import BusyError, InvalidValueError, LatencyError, UnknownNameError
 from nni_latency.measurement import Progress
@@ -84,10 +84,6 @@ class Job:
         }
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class _Task:
     """A job and the callable that runs it."""
@@ -127,7 +123,7 @@ class JobQueue:
         platform: str,
         owner: str,
         work: Work,
-        is_ready: Callable[[], bool] = _always,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> Job:
         """Queue a measurement. If it is already queued or running, its job is returned.
 
@@ -209,10 +205,8 @@ class JobQueue:
 
     def counts(self) -> dict[str, int]:
         """Return the number of jobs in each state."""
-        found = dict.fromkeys(("queued", "running", "done", "failed", "cancelled"), 0)
-        for job in self.all():
-            found[job.state] += 1
-        return found
+        found = Counter(job.state for job in self.all())
+        return {state: found[state] for state in get_args(State)}
 
     def stop(self) -> None:
         """Reject new jobs and drop queued jobs. A running job that fails from now on is not queued again."""

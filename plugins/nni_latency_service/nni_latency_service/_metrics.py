@@ -16,13 +16,7 @@ _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 
 
 class ServiceMetrics:
-    """Counts requests, and exports the counters of a service.
-
-    Parameters
-    ----------
-    service : LatencyService
-        Service whose answers and jobs are exported.
-    """
+    """Counts requests, and exports the counters of a service."""
 
     def __init__(self, service: LatencyService) -> None:
         self._service = service

@@ -41,18 +41,7 @@ class OnnxReader:
             self._idle.put(None)
 
     def read(self, content: bytes, name: str, shapes: list[InputShape] | None = None, batch: int | None = None) -> Any:
-        """Return the `Question` of a file.
-
-        Parameters
-        ----------
-        content : bytes
-            The file.
-        name : str
-            Name in messages.
-        shapes : list of InputShape, optional
-            Shapes of the inputs, for dynamic sizes.
-        batch : int, optional
-            First dimension of the inputs.
+        """Return the `Question` of a file; shapes and the batch size are for inputs of dynamic size.
 
         Raises
         ------
@@ -90,7 +79,9 @@ class OnnxReader:
         worker = self._idle.get()
         try:
             if worker is None:
-                worker = WorkerProcess.of(partial(Reading, self._limits.numbers), self._limits.read)
+                worker = WorkerProcess.of(
+                    partial(contextlib.nullcontext, Reading(self._limits.numbers)), self._limits.read
+                )
             yield worker
         except LatencyError:
             # The process hangs, has died or failed to start.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-from types import TracebackType
 from typing import Any
 
 from nni_latency.datasets import GraphDocument
@@ -33,14 +32,6 @@ class Reading:
 
     def __init__(self, most: int) -> None:
         self._most = most
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
 
     def read(
         self, content: bytes, name: str, shapes: list[InputShape] | None, batch: int | None
