@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.graphs._operator_features import N_OWN, describe_operator
+from nni_latency.graphs._operator_features import N_OWN, describe_operator, name_of
 from nni_latency.operators import Graph, TracedOperator, group_of
 
 Floats = NDArray[np.float32]
@@ -35,11 +35,13 @@ _FAR, _FAR_WEIGHTS = 2**20, 2**25
 GROUPS = (
     *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
     *("transposed convolution", "matrix product", "attention", "normalisation", "softmax", "reduction", "lookup"),
-    *("movement", "max pooling", "average pooling", "elementwise"),
+    *("movement", "max pooling", "average pooling", "other pooling", "global pooling", "elementwise"),
     *("activation of a product", "sum with a product", "normalisation of a product"),
-    *("transcendental of a product", "chain behind a product", "chain of elementwise", "transcendental"),
-    *("batch normalisation", "product of activations", "copy"),
-    *("recurrent layer", "interpolation", "selection", "local response normalisation", "quantisation", "branch"),
+    *("transcendental of a product", "scalar function of a product", "chain behind a product", "chain of elementwise"),
+    *("transcendental", "scalar function", "batch normalisation", "instance normalisation"),
+    *("product of activations", "copy", "recurrent layer", "selection", "local response normalisation"),
+    *("nearest interpolation", "linear interpolation", "cubic interpolation", "Fourier transform"),
+    *("quantisation", "branch"),
     # Many times as slow as other activations where it is not fused.
     "parametric activation",
 )
@@ -56,6 +58,7 @@ _BEHIND_PRODUCTS = frozenset(
         "sum with a product",
         "normalisation of a product",
         "transcendental of a product",
+        "scalar function of a product",
         "chain behind a product",
     )
 )
@@ -63,9 +66,16 @@ _BEHIND_PRODUCTS = frozenset(
 #: Groups that can be fused with what they read.
 _FUSIBLE = frozenset(("elementwise", "batch normalisation"))
 
-_ELEMENTWISE = frozenset(("elementwise", "transcendental", "chain of elementwise"))
+_ELEMENTWISE = frozenset(("elementwise", "transcendental", "scalar function", "chain of elementwise"))
 
-_TRANSCENDENTAL = frozenset(("sigmoid", "tanh", "erf", "exp", "silu", "gelu", "mish", "softplus", "log", "pow"))
+#: Functions that runtimes compute with vector instructions, and those that some compute value by value: up to thirty
+#: times as slowly.
+_FUNCTIONS = {
+    **dict.fromkeys(("sigmoid", "tanh", "erf", "exp", "silu", "gelu", "pow 2", "pow 3"), "transcendental"),
+    **dict.fromkeys(("softplus", "mish", "log", "pow", "pow 0.5", "mod", "elu", "selu", "celu"), "scalar function"),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"), "scalar function"),
+    **dict.fromkeys(("asinh", "acosh", "atanh"), "scalar function"),
+}
 
 #: Kinds with a separate group.
 _OWN_GROUP = {
@@ -77,7 +87,17 @@ _OWN_GROUP = {
     "prelu": "parametric activation",
     "local_response_norm": "local response normalisation",
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layer"),
-    **dict.fromkeys(("interpolate", "grid_sample"), "interpolation"),
+    **dict.fromkeys(
+        ("lp_pool1d", "lp_pool2d", "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool3d"), "other pooling"
+    ),
+    **dict.fromkeys(
+        (f"adaptive_{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)), "global pooling"
+    ),
+    **dict.fromkeys(("instance_norm", "group_norm"), "instance normalisation"),
+    **dict.fromkeys(("dft", "stft"), "Fourier transform"),
+    "interpolate nearest": "nearest interpolation",
+    "interpolate bilinear": "linear interpolation",
+    **dict.fromkeys(("interpolate bicubic", "grid_sample"), "cubic interpolation"),
     **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort", "unique", "cumsum"), "selection"),
     **dict.fromkeys(("quantizelinear", "dequantizelinear", "dynamicquantizelinear"), "quantisation"),
 }
@@ -170,7 +190,7 @@ def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _groups(operators: Sequence[TracedOperator]) -> list[str]:
     """Return the group of every operator; those that a runtime may fuse with their inputs have separate groups."""
-    plain = [_OWN_GROUP.get(item.op.kind, group_of(item.op)) for item in operators]
+    plain = [_OWN_GROUP.get(name_of(item.op), group_of(item.op)) for item in operators]
     plain = [group if group in GROUPS else "elementwise" for group in plain]
     # What others than elementwise operators read as well, a runtime has to store.
     stored = {
@@ -188,13 +208,11 @@ def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
     if not before & (_PRODUCTS | _BEHIND_PRODUCTS):
         if group != "elementwise":
             return group
-        if item.op.kind in _TRANSCENDENTAL:
-            return "transcendental"
-        return "chain of elementwise" if before & _ELEMENTWISE else group
+        return _FUNCTIONS.get(name_of(item.op), "chain of elementwise" if before & _ELEMENTWISE else group)
     if group == "batch normalisation":
         return "normalisation of a product" if before & _PRODUCTS else group
-    if item.op.kind in _TRANSCENDENTAL:
-        return "transcendental of a product"
+    if name_of(item.op) in _FUNCTIONS:
+        return f"{_FUNCTIONS[name_of(item.op)]} of a product"
     if not before & (_PRODUCTS | {"normalisation of a product"}):
         return "chain behind a product"
     return "activation of a product" if len(item.sources) == 1 else "sum with a product"

@@ -24,12 +24,11 @@ from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS
 from nni_latency.graphs._graph_network import GraphNetwork
 from nni_latency.graphs._intervals import DOUBTS, Ranges
 from nni_latency.graphs._operator_features import KINDS
-from nni_latency.graphs._operator_trees import OperatorTrees, PlatformTrees
 from nni_latency.platforms import Platform
 
 Array = NDArray[np.float64]
 
-_KEY, _TREES = "nni_latency", "trees"
+_KEY = "nni_latency"
 
 #: Names of the arrays with a value for every held-out network and platform, and of those of the ranges.
 _BY_NETWORK, _RANGES = ("held_out", "latencies", "widths"), ("low", "high")
@@ -44,14 +43,13 @@ class LearnedGraphs:
 
     Parameters
     ----------
-    platforms, members, trees, epochs, spreads, doubt_weights, ranges, held_out, latencies, widths, unmeasured_spread,
-    counts, families, kinds, held_out_families
+    platforms, members, epochs, spreads, doubt_weights, ranges, held_out, latencies, widths, unmeasured_spread, counts,
+    families, kinds, held_out_families
         See `GraphPredictor`.
     """
 
     platforms: tuple[Platform, ...]
     members: list[GraphNetwork]
-    trees: PlatformTrees
     epochs: int
     spreads: Array
     doubt_weights: Array
@@ -139,12 +137,6 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
         for number, member in enumerate(learned.members)
         for name, value in member.state_dict().items()
     }
-    tensors |= {
-        f"{_TREES}/{number}/{name}": torch.from_numpy(np.ascontiguousarray(values))
-        for number, trees in enumerate(learned.trees)
-        if trees is not None
-        for name, values in trees.tensors().items()
-    }
     arrays = {name: getattr(learned, name).astype(np.float32) for name in _BY_NETWORK}
     arrays |= {f"ranges/{name}": getattr(learned.ranges, name) for name in _RANGES}
     tensors |= {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
@@ -184,7 +176,6 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
         raise ValueError("there must be a family for every network that was held out")
     return LearnedGraphs(
         platforms=tuple(item.to_platform() for item in document.platforms),
-        trees=tuple(_trees(tensors, number) for number in range(count)),
         members=[_member(document, tensors, number) for number in range(document.settings.n_members)],
         epochs=document.epochs,
         spreads=np.array(document.spreads),
@@ -213,13 +204,6 @@ def _ranges(tensors: dict[str, torch.Tensor], n_platforms: int) -> Ranges:
     """Return the ranges of sizes that were learned from."""
     low, high = (tensors.pop(f"ranges/{name}").numpy() for name in _RANGES)
     return Ranges(low, high).check(n_platforms)
-
-
-def _trees(tensors: dict[str, torch.Tensor], number: int) -> OperatorTrees | None:
-    """Return the trees of a platform; None if it has none."""
-    prefix = f"{_TREES}/{number}/"
-    arrays = {name.removeprefix(prefix): value.numpy() for name, value in tensors.items() if name.startswith(prefix)}
-    return OperatorTrees.read(arrays) if arrays else None
 
 
 def _member(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor], number: int) -> GraphNetwork:

@@ -19,15 +19,7 @@ from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._examples import Examples, Measurements, Part
 from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, predict, starts_of
 from nni_latency.graphs._intervals import Ranges
-from nni_latency.graphs._operator_trees import (
-    PlatformTrees,
-    describe,
-    fit_rates,
-    group_totals,
-    has_enough,
-    kernels_of,
-    learn_trees,
-)
+from nni_latency.graphs._rates import fit_rates, group_totals, kernels_of
 from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.platforms import torch_threads
 
@@ -78,8 +70,6 @@ class HeldOut:
     ----------
     errors : ndarray of shape (n_networks, n_platforms)
         Logarithms of predicted over measured times; NaN where not measured.
-    disagreement : ndarray of shape (n_networks, n_platforms)
-        Logarithms of the times by graph networks over those by trees.
     distances : dict of int to ndarray of shape (n_operators, n_platforms)
         How far the operators of a network are outside of the sizes that were learned from, by its index.
     epochs : int
@@ -87,14 +77,13 @@ class HeldOut:
     """
 
     errors: Array
-    disagreement: Array
     distances: Mapping[int, Array]
     epochs: int
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """Training of graph networks and trees, in one process or several.
+    """Training of graph networks, in one process or several.
 
     Parameters
     ----------
@@ -119,32 +108,18 @@ class Fitting:
         logarithms = np.full((self.settings.epochs, *latencies.shape), np.nan)
         for held, learned in zip(folds, self._learned(lessons), strict=True):
             logarithms[:, held] = np.log(learned.predictions)
-        epochs = best_epoch(logarithms - np.log(latencies), data.family_of)
-        errors, disagreement = np.full(latencies.shape, np.nan), np.zeros(latencies.shape)
+        errors = logarithms - np.log(latencies)
+        epochs = best_epoch(errors, data.family_of)
         distances: dict[int, Array] = {}
         for held, lesson in zip(folds, lessons, strict=True):
-            alone = logarithms[epochs - 1, held]
-            predicted = with_trees(alone, self.trees(lesson.examples), lesson.others)
-            errors[held] = predicted - np.log(latencies[held])
-            # The mean of both is half as far from each as they are from each other.
-            disagreement[held] = 2 * (alone - predicted)
             ranges = Ranges.of(lesson.examples.graphs, lesson.examples.latencies)
             distances |= {row: ranges.distances(graph) for row, graph in zip(held, lesson.others, strict=True)}
-        return HeldOut(errors, disagreement, distances, epochs)
+        return HeldOut(errors[epochs - 1], distances, epochs)
 
     def members(self, examples: Examples, count: int, epochs: int) -> list[Learned]:
         """Train several graph networks on all networks, with different seeds."""
         several = [_Lesson(examples, replace(self._settings(member), epochs=epochs)) for member in range(count)]
         return list(self._learned(several))
-
-    def trees(self, examples: Examples) -> PlatformTrees:
-        """Train trees for every platform with known kernel times."""
-        platforms = range(examples.latencies.shape[1])
-        # Send examples to a process only for platforms with enough data.
-        chosen = [number for number in platforms if has_enough(examples, number)]
-        learning = (delayed(learn_trees)(examples, number, self.settings.seed) for number in chosen)
-        found = dict(zip(chosen, side_by_side(learning, self.n_jobs), strict=True))
-        return tuple(found.get(number) for number in platforms)
 
     def _settings(self, number: int) -> Settings:
         return replace(self.settings, seed=self.settings.seed + number)
@@ -183,17 +158,6 @@ def best_epoch(errors: Array, families: Sequence[str]) -> int:
         if by_family:
             found += np.log(np.mean(by_family, axis=0) + _LEAST_ERROR) / errors.shape[2]
     return int(np.argmax(found <= found.min() + _WORTH_IT)) + 1
-
-
-def with_trees(logarithms: Array, trees: PlatformTrees, graphs: Sequence[EncodedGraph]) -> Array:
-    """Return log predicted times, (n_graphs, n_platforms), averaged with the predictions of trees where there are."""
-    found = logarithms.copy()
-    known = [(number, item) for number, item in enumerate(trees) if item is not None]
-    for row, graph in enumerate(graphs if known else ()):
-        described = describe(graph)
-        for number, item in known:
-            found[row, number] = (found[row, number] + np.log(item.latency(graph, described))) / 2
-    return found
 
 
 @dataclass(frozen=True)

@@ -234,15 +234,22 @@ def predict_members(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGra
 
 
 def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> tuple[Array, Array]:
-    """Return costs of operators and overheads of a run by graph network [s].
+    """Return the latencies of a network by platform, and the costs of its operators, over all graph networks [s].
 
     Returns
     -------
-    costs : ndarray of shape (n_members, n_operators, n_platforms)
-    runs : ndarray of shape (n_members, n_platforms)
+    latencies : ndarray of shape (n_platforms,)
+        Geometric means over the graph networks.
+    costs : ndarray of shape (n_operators, n_platforms)
+        With the overhead of a run they sum to the latencies.
     """
     costs = _by_member(members, [graph], lambda member, batch: member(batch))
-    return costs, np.stack([member.runs.detach().exp().double().numpy() for member in members])
+    runs = np.stack([member.runs.detach().exp().double().numpy() for member in members])
+    # The predictor reports an infinite cost in words.
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        wholes = costs.sum(axis=1) + runs
+        latencies = np.exp(np.log(wholes).mean(axis=0))
+        return latencies, latencies / wholes.mean(axis=0) * costs.mean(axis=0)
 
 
 def predict_terms(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph]) -> Array:

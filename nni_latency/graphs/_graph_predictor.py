@@ -20,7 +20,7 @@ from nni_latency.graphs._encoding import EncodedGraph, encode_graph
 from nni_latency.graphs._examples import Examples, Measurements
 from nni_latency.graphs._graph_document import LearnedGraphs, read_predictor, write_predictor
 from nni_latency.graphs._graph_learning import Fitting, HeldOut, Settings
-from nni_latency.graphs._graph_network import OperatorCost, predict_terms
+from nni_latency.graphs._graph_network import OperatorCost, predict_operators, predict_terms
 from nni_latency.graphs._graph_transfer import add_platform
 from nni_latency.graphs._intervals import (
     DOUBTS,
@@ -34,7 +34,6 @@ from nni_latency.graphs._intervals import (
     widths_of,
 )
 from nni_latency.graphs._measured_network import MeasuredNetwork, check_networks
-from nni_latency.graphs._network_costs import NetworkCosts
 from nni_latency.graphs._parametrized import Parametrized
 from nni_latency.operators import Graph, precision_remarks, require_operators
 from nni_latency.platforms import Platform
@@ -60,9 +59,6 @@ class GraphPredictor(Parametrized):
     a graph network. The latency of a network is the sum of its operators' costs plus the overhead of a run. The
     prediction is therefore attributable to operators, extrapolates to unseen depths, and stays near the prior for
     unseen families.
-
-    Where kernel times are known, boosted trees learn the same correction for each operator from its neighbourhood, and
-    the prediction is the geometric mean of the graph networks and the trees.
 
     Parameters
     ----------
@@ -93,15 +89,13 @@ class GraphPredictor(Parametrized):
         The platforms of the training data.
     members_ : list of GraphNetwork
         The graph networks.
-    trees_ : tuple of OperatorTrees or None
-        Trees over operators by platform; None where kernels of too few networks were timed.
     epochs_ : int
         Epochs used in training.
     spreads_ : ndarray of shape (n_platforms,)
         Half the width of the interval of a network without doubts, as a logarithm, for each platform.
     doubt_weights_ : ndarray of shape (n_doubts,)
-        How much intervals widen, relative to `spreads_`, for each doubt about a network: disagreement of graph networks
-        and trees, sizes of operators outside of the training data, and latencies below a millisecond.
+        How much intervals widen, relative to `spreads_`, for each doubt about a network: sizes of operators outside of
+        the training data, and latencies below a millisecond.
     ranges_ : Ranges
         Sizes of the operators in the training data, by platform and kind.
     held_out_ : ndarray of shape (n_networks, n_platforms)
@@ -205,7 +199,6 @@ class GraphPredictor(Parametrized):
         total = done + self.epochs_ * self.n_members
         learned = fitting.members(data.examples, self.n_members, self.epochs_)
         self.members_ = [item.network for item in learned]
-        self.trees_ = fitting.trees(data.examples)
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.held_out_families_ = data.family_of
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)
@@ -218,8 +211,7 @@ class GraphPredictor(Parametrized):
         """Fit the widths of intervals to the errors of held-out networks."""
         graphs, doubts = data.examples.graphs, np.zeros((*held_out.errors.shape, len(DOUBTS)))
         for row, distances in held_out.distances.items():
-            costs = NetworkCosts.of(self.members_, self.trees_, graphs[row]).operators
-            doubts[row] = doubts_of(costs, distances, held_out.disagreement[row])
+            doubts[row] = doubts_of(predict_operators(self.members_, graphs[row])[1], distances)
         importance = importance_of(held_out.errors, data.family_of)
         self.doubt_weights_ = weights_of_doubts(held_out.errors, doubts, importance)
         factors = widths_of(doubts, self.doubt_weights_)
@@ -249,7 +241,7 @@ class GraphPredictor(Parametrized):
             If the platform is not one of `platforms_`.
         """
         number = self._number(platform)
-        return np.array([self._costs(encode_graph(graph), [number]).latencies[number] for graph in graphs])
+        return np.array([self._costs(encode_graph(graph))[0][number] for graph in graphs])
 
     def estimate_platforms(
         self, graph: Graph, platforms: Sequence[Platform | str] | None = None
@@ -277,17 +269,17 @@ class GraphPredictor(Parametrized):
         require_operators(graph.operators, "The network")
         numbers = list(range(len(self.platforms_))) if platforms is None else list(map(self._number, platforms))
         encoded = encode_graph(graph)
-        costs, distances = self._costs(encoded, numbers), self.ranges_.distances(encoded)
+        (latencies, costs), distances = self._costs(encoded), self.ranges_.distances(encoded)
         distances[[item.op.kind not in self.kinds_ for item in graph.operators]] = FARTHEST
-        doubts = doubts_of(costs.operators, distances, costs.disagreement)
+        doubts = doubts_of(costs, distances)
         spreads = self.spreads_ * widths_of(doubts, self.doubt_weights_)
         ops = [item.op for item in graph.operators]
         by_precision = {item: precision_remarks(ops, item) for item in {self.platforms_[n].precision for n in numbers}}
         found = {}
         for number in numbers:
-            platform, value = self.platforms_[number], float(costs.latencies[number])
+            platform, value = self.platforms_[number], float(latencies[number])
             assumed = (*graph.remarks, *by_precision[platform.precision])
-            missing = (*unfamiliar(ops, distances[:, number], costs.operators[:, number] / value), *assumed)
+            missing = (*unfamiliar(ops, distances[:, number], costs[:, number] / value), *assumed)
             factor = math.exp(spreads[number] + _ASSUMED * bool(assumed))
             found[platform.id] = Estimate(value, value / factor, value * factor, missing)
         return found
@@ -341,8 +333,8 @@ class GraphPredictor(Parametrized):
         """
         require_operators(graph.operators, "The network")
         number = self._number(platform)
-        costs = self._costs(encode_graph(graph), [number])
-        whole, seconds = float(costs.latencies[number]), costs.operators[:, number]
+        latencies, costs = self._costs(encode_graph(graph))
+        whole, seconds = float(latencies[number]), costs[:, number]
         return [
             OperatorCost(item.name, item.op.op_key, float(cost), float(cost / whole), item.op.kind in self.kinds_)
             for item, cost in zip(graph.operators, seconds, strict=True)
@@ -355,9 +347,7 @@ class GraphPredictor(Parametrized):
 
         The operator encoding stays fixed. Training starts from the platform with the most nearly proportional
         latencies and is regularised towards it, with a strength chosen by cross-validation. Where none is nearly
-        proportional, it starts from rates fitted to the networks, without corrections. From sixteen networks on,
-        trees over operators are copied from a known platform or continued from there on the kernel times, as chosen by
-        cross-validation; from a hundred networks with timed kernels on, they may be trained from scratch.
+        proportional, it starts from rates fitted to the networks, without corrections.
 
         Parameters
         ----------
@@ -439,12 +429,11 @@ class GraphPredictor(Parametrized):
     def _learned(self) -> LearnedGraphs:
         return LearnedGraphs(**{name: getattr(self, f"{name}_") for name in _LEARNED})
 
-    def _costs(self, graph: EncodedGraph, numbers: Sequence[int]) -> NetworkCosts:
-        """Return the costs of a network; those of some platforms are final, for the others trees are left out."""
-        trees = tuple(item if number in numbers else None for number, item in enumerate(self.trees_))
-        found = NetworkCosts.of(self.members_, trees, graph)
+    def _costs(self, graph: EncodedGraph) -> tuple[Array, Array]:
+        """Return the latencies of a network, and the costs of its operators, as `predict_operators` does."""
+        found = predict_operators(self.members_, graph)
         with np.errstate(divide="ignore"):
-            is_plausible = np.abs(np.log(found.latencies)) < _LARGEST_LOGARITHM
+            is_plausible = np.abs(np.log(found[0])) < _LARGEST_LOGARITHM
         if not is_plausible.all():
             raise InvalidValueError(
                 "The graph predictor gives no finite latency of this network. Its weights may be damaged: fit it again "

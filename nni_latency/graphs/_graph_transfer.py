@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adding a platform to a graph predictor from a few networks: heads, trees, errors and intervals."""
+"""Adding a platform to a graph predictor from a few networks: heads, errors and intervals."""
 
 from __future__ import annotations
 
@@ -20,16 +20,7 @@ from nni_latency.graphs._graph_document import LearnedGraphs
 from nni_latency.graphs._graph_learning import Targets, kernels_off, networks_off
 from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, bounded, predict, predict_operators
 from nni_latency.graphs._intervals import Ranges, doubts_of, spreads_with, widths_of
-from nni_latency.graphs._operator_trees import (
-    LEAST_ADDED,
-    OperatorTrees,
-    fit_rates,
-    group_totals,
-    has_enough,
-    kernels_of,
-    learn_trees,
-    timed,
-)
+from nni_latency.graphs._rates import LEAST_ADDED, fit_rates, group_totals, kernels_of
 from nni_latency.regression import Rows, draw_folds, held_out
 
 #: Strengths of the regularisation of a new platform to its start; one is chosen by cross-validation.
@@ -46,16 +37,12 @@ Array = NDArray[np.float64]
 #: Folds of the cross-validation.
 _FOLDS = 5
 
-#: Fewest networks to add a platform from, and fewest for transferring trees: with fewer, cross-validation cannot decide
-#: whether trees help.
-_FEWEST, _FEWEST_FOR_TREES = 5, 16
+#: Fewest networks to add a platform from.
+_FEWEST = 5
 
 #: Error of held-out networks by rates alone from which a platform starts from them, relative to the deviation of the
 #: nearest platform from proportional times. Learning from a related platform halves that deviation.
 _UNRELATED = 0.5
-
-#: A method that produces trees of the platform from its measurements.
-TreeMethod = Callable[[Examples], OperatorTrees]
 
 
 def add_platform(
@@ -82,24 +69,23 @@ def add_platform(
     folds = draw_folds(range(len(latencies)), _FOLDS, seed)
     is_related = _is_related(known.members[0], data.examples, number, folds)
     starts_near = is_related or number is not None
-    members, trees, errors, disagreement = _learned(known, data, number, folds, starts_near, seed, watch)
+    members, errors = _learned(known, data.examples, number, folds, starts_near, watch)
     ranges = Ranges.of(data.examples.graphs, data.examples.latencies)
     if is_related:
         ranges = ranges.widened(known.ranges)
     factors = np.array(
         [
             widths_of(
-                doubts_of(predict_operators(members, graph)[0].mean(0)[:, [place]], ranges.distances(graph), by[None]),
+                doubts_of(predict_operators(members, graph)[1][:, [place]], ranges.distances(graph)),
                 known.doubt_weights,
             )
-            for graph, by in zip(data.examples.graphs, disagreement, strict=True)
+            for graph in data.examples.graphs
         ]
     )
     spread = spreads_with(errors[:, None], factors, data.family_of, confidence)[0] * (1 + 1 / math.sqrt(len(latencies)))
     return LearnedGraphs(
         platforms=_put(known.platforms, place, platform),
         members=members,
-        trees=_put(known.trees, place, trees),
         epochs=known.epochs,
         spreads=np.array(_put(tuple(known.spreads), place, spread)),
         doubt_weights=known.doubt_weights,
@@ -117,69 +103,25 @@ def add_platform(
 
 def _learned(
     known: LearnedGraphs,
-    data: Measurements,
+    examples: Examples,
     number: int | None,
     folds: Sequence[Rows],
     starts_near: bool,
-    seed: int,
     watch: Callable[[int, int], None] | None,
-) -> tuple[list[Any], OperatorTrees | None, Array, Array]:
-    """Return the graph networks with a head for the platform, its trees, and two logarithms for held-out networks.
+) -> tuple[list[GraphNetwork], Array]:
+    """Return the graph networks with a head for the platform, and the logarithmic errors of held-out networks.
 
-    These are their errors, and the times by graph networks over those by trees.
-
-    The held-out errors select the strength of the regularisation of heads, and the method of transferring trees.
+    The held-out errors select the strength of the regularisation of heads.
     """
-    examples = data.examples
-    alone = held_out_errors(known.members[0], examples, starts_near, folds)
-    methods = _tree_methods(known, examples, seed)
-    by_method = {name: _held_out(method, examples, folds) for name, method in methods.items()}
-    errors = {(strength, ""): off for strength, off in alone.items()}
-    errors |= {(strength, name): (off + by) / 2 for strength, off in alone.items() for name, by in by_method.items()}
-    strength, name = min(errors, key=lambda choice: float(np.abs(errors[choice]).mean()))
+    by_strength = held_out_errors(known.members[0], examples, starts_near, folds)
+    strength = min(by_strength, key=lambda item: float(np.abs(by_strength[item]).mean()))
     members = []
     for done, member in enumerate(known.members, 1):
         head = learn_head(KnownNetworks(member, examples), starting_head(member, examples, starts_near), strength)
         members.append(with_head(member, head, number))
         if watch is not None:
             watch(done, len(known.members))
-    disagreement = alone[strength] - by_method[name] if name else np.zeros(len(examples.graphs))
-    return members, methods[name](examples) if name else None, errors[strength, name], disagreement
-
-
-def _tree_methods(known: LearnedGraphs, examples: Examples, seed: int) -> dict[str, TreeMethod]:
-    """Return the methods for trees of the platform that are admissible for the number of networks, by name."""
-    found: dict[str, TreeMethod] = {}
-    if len(examples.graphs) < _FEWEST_FOR_TREES:
-        return found
-    nearest = _nearest_trees(known, examples)
-    if nearest is not None:
-        found["moved"] = lambda some: nearest.moved(some, 0)
-        if len(timed(examples, 0)) >= _FEWEST_FOR_TREES:
-            found["continued"] = lambda some: nearest.continued(some, 0, seed)
-    if has_enough(examples, 0):
-        found["own"] = lambda some: learn_trees(some, 0, seed)
-    return found
-
-
-def _nearest_trees(known: LearnedGraphs, examples: Examples) -> OperatorTrees | None:
-    """Return the trees with the most nearly proportional times, if there are any."""
-
-    def log_deviation(trees: OperatorTrees) -> float:
-        off = trees.latencies(examples.graphs) / examples.latencies[:, 0]
-        return float(np.abs(np.log(off / np.median(off))).mean())
-
-    return min((trees for trees in known.trees if trees is not None), key=log_deviation, default=None)
-
-
-def _held_out(method: TreeMethod, examples: Examples, folds: Sequence[Rows]) -> Array:
-    """Return the cross-validated errors of trees, as logarithms."""
-
-    def fit(known: Rows) -> Callable[[Rows], Array]:
-        trees = method(examples.only(known.tolist()))
-        return lambda unknown: trees.latencies([examples.graphs[number] for number in unknown])
-
-    return np.asarray(np.log(held_out(len(examples.graphs), folds, fit) / examples.latencies[:, 0]))
+    return members, by_strength[strength]
 
 
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:

@@ -2,8 +2,8 @@
 """Intervals of predictions: conformal, and wider where a network is unlike those that were learned from.
 
 Half the width of an interval, as a logarithm, is a base of the platform times ``1 + weights @ doubts``. The doubts of a
-network are measured on it alone: how far two kinds of models disagree, how far its operators are outside of the sizes
-that were learned from, and how short it is. The weights are fitted to errors of held-out networks; the base is the
+network are measured on it alone: how far its operators are outside of the sizes that were learned from, and how short
+it is. The weights are fitted to errors of held-out networks; the base is the
 quantile of these errors over their widths, so that the intervals cover the held-out networks as often as they claim:
 locally weighted conformal prediction [1]_.
 
@@ -32,7 +32,7 @@ from nni_latency.regression import weighted_quantile
 Array = NDArray[np.float64]
 
 #: Doubts about a network.
-DOUBTS = ("models disagree", "sizes outside of those learned", "short")
+DOUBTS = ("sizes outside of those learned", "short")
 
 #: Phrases that name what is unfamiliar in a network: kinds of operators, and sizes of known kinds.
 UNFAMILIAR = ("operators never learned from", "sizes outside of those learned from")
@@ -50,7 +50,7 @@ _UNKNOWN = 5.0
 _SHORT = 1e-3
 
 #: Largest doubt of each kind.
-_MOST = np.array([1.0, FARTHEST, 4.0])
+_MOST = np.array([FARTHEST, 4.0])
 
 #: Smallest typical error, as a logarithm.
 _LEAST = 1e-3
@@ -127,7 +127,7 @@ class Ranges:
         return Ranges(low, high)
 
 
-def doubts_of(costs: Array, distances: Array, disagreement: Array) -> Array:
+def doubts_of(costs: Array, distances: Array) -> Array:
     """Return the doubts about a network, (n_platforms, n_doubts).
 
     Parameters
@@ -136,14 +136,12 @@ def doubts_of(costs: Array, distances: Array, disagreement: Array) -> Array:
         Predicted costs of its operators [s].
     distances : ndarray of shape (n_operators, n_platforms)
         See `Ranges.distances`.
-    disagreement : ndarray of shape (n_platforms,)
-        Logarithm of the ratio of what two kinds of models predict; 0 where there is one.
     """
     # What is unknown may be predicted too small: its share counts as if it took longer.
     weights = costs * np.where(distances >= FARTHEST, _UNKNOWN, 1.0)
     outside = (weights * distances).sum(0) / weights.sum(0)
     short = np.log(_SHORT / np.maximum(costs.sum(0), 1e-9)).clip(min=0)
-    found: Array = np.minimum(np.column_stack([np.abs(disagreement), outside, short]), _MOST)
+    found: Array = np.minimum(np.column_stack([outside, short]), _MOST)
     return found
 
 

@@ -98,12 +98,12 @@ def describe_operator(op: OpSpec) -> DescribedOperator:
     return DescribedOperator(
         (*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op)),
         (float(work.flops), work.flops * (filled if work.macs else 1.0), *map(float, (*amounts[1:], *read))),
-        _CODES.get(_name(op), 0),
+        _CODES.get(name_of(op), 0),
         "" if counted else op.kind,
     )
 
 
-def _name(op: OpSpec) -> str:
+def name_of(op: OpSpec) -> str:
     """Return the name of the kind of an operator, with the mode or the exponent that determines its code."""
     if op.kind == "pow":
         return _POWERS.get(op.get("exponent", 0.0), "pow")

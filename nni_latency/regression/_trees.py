@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -14,21 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from nni_latency.documents import RECORD
-from nni_latency.errors import InvalidValueError, MissingDependencyError
+from nni_latency.errors import InvalidValueError
 from nni_latency.units import number_of
 
 Array = NDArray[np.float64]
 
-#: Significant digits of what a leaf says.
-_LEAF_DIGITS = 6
-
-#: How near the answers of trees and of what they were taken from must be.
-_SAME = 1e-3
-
-_OTHER_TREES = (
-    "The installed version of scikit-learn keeps the trees of HistGradientBoostingRegressor in an unknown way. "
-    "Install the one that this package was tested with: pip install 'scikit-learn<1.10'."
-)
+#: Significant digits of the value of a leaf, and of a threshold.
+_LEAF_DIGITS, _THRESHOLD_DIGITS = 6, 9
 
 #: Steps from a node to its child that are taken at once, so that the arrays of a step stay in the cache.
 _MOST_STEPS = 2**14
@@ -104,21 +95,9 @@ class Trees:
             total += self._walk.sums(rows, first, first + at_once)
         return np.asarray(self.offset + self.scale * total)
 
-    def __add__(self, other: Trees) -> Trees:
-        """Return trees that say the sum of what both say.
-
-        Raises
-        ------
-        InvalidValueError
-            If their scales differ.
-        """
-        if self.scale != other.scale:
-            raise InvalidValueError(f"Trees of the scales {self.scale:g} and {other.scale:g} cannot be added up.")
-        return Trees(self.trees + other.trees, self.offset + other.offset, self.scale)
-
     @cached_property
     def _walk(self) -> _Walk:
-        return _Walk.of(self.arrays())
+        return _Walk.of(self.trees)
 
     def check(self, n_features: int) -> Trees:
         """Return the trees if they divide by no feature that there is not.
@@ -145,68 +124,6 @@ class Trees:
         trees = tuple(_tree(item.tree_) for item in boosting.estimators_.ravel())
         return cls(trees, start, float(boosting.learning_rate))
 
-    @classmethod
-    def of_histograms(cls, boosting: Any, features: ArrayLike) -> Trees:
-        """Take over a fitted `HistGradientBoostingRegressor` of features without gaps.
-
-        Parameters
-        ----------
-        boosting : HistGradientBoostingRegressor
-            What was fitted.
-        features : array-like of shape (n, n_features)
-            Rows, in single precision, of which scikit-learn and the trees must say the same.
-
-        Raises
-        ------
-        MissingDependencyError
-            If scikit-learn keeps its trees in another way than the versions that are known.
-        """
-        # scikit-learn publishes all other trees, but neither these nor a way to save them without pickle. So they are
-        # read from where it keeps them, here alone, and held to what it says itself.
-        try:
-            trees = tuple(_histogram_tree(item.nodes) for (item,) in boosting._predictors)
-            found = cls(trees, float(np.ravel(boosting._baseline_prediction)[0]))
-        except (AttributeError, LookupError, TypeError) as error:
-            raise MissingDependencyError(_OTHER_TREES) from error
-        if not np.allclose(found.predict(features), boosting.predict(features), rtol=_SAME, atol=_SAME):
-            raise MissingDependencyError(_OTHER_TREES)
-        return found
-
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return them as arrays: nodes of all trees behind one another, and where each tree begins."""
-        names = ("feature", "threshold", "left", "right")
-        nodes = {name: np.concatenate([getattr(tree, name) for tree in self.trees]) for name in names}
-        starts = np.cumsum([0, *(len(tree.feature) for tree in self.trees[:-1])])
-        small = {name: nodes[name].astype(_smallest(nodes[name])) for name in ("feature", "left", "right")}
-        return {**small, "threshold": nodes["threshold"], "starts": starts, "sum": np.array([self.offset, self.scale])}
-
-    @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Trees:
-        """Make them of `arrays`.
-
-        Raises
-        ------
-        KeyError, ValueError
-            If one is missing, or does not fit the others.
-        """
-        starts = [int(start) for start in arrays["starts"]]
-        ends = [*starts[1:], len(arrays["feature"])]
-        columns = {name: arrays[name].tolist() for name in ("feature", "threshold", "left", "right")}
-        trees = tuple(
-            Tree(*(tuple(column[start:end]) for column in columns.values()))
-            for start, end in zip(starts, ends, strict=True)
-        )
-        offset, scale = (float(value) for value in arrays["sum"].tolist())
-        if not (trees and all(math.isfinite(value) for value in (offset, scale, *columns["threshold"]))):
-            raise ValueError("there is no tree, or a number is not finite.")
-        return cls(trees, offset, scale)
-
-
-def _smallest(numbers: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
-    """Return the smallest type of whole numbers that holds these."""
-    kinds = (np.int8, np.int16, np.int32)
-    return next(kind for kind in kinds if numbers.max(initial=0) <= np.iinfo(kind).max)
-
 
 @dataclass(frozen=True)
 class _Walk:
@@ -224,12 +141,16 @@ class _Walk:
     depth: int
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> _Walk:
-        """Make it of what `Trees.arrays` returns."""
-        feature, threshold, roots = arrays["feature"].astype(np.int64), arrays["threshold"], arrays["starts"]
-        own, is_leaf = np.arange(len(feature)), feature < 0
-        shift = np.repeat(roots, np.diff(roots, append=len(feature)))
-        children = np.column_stack([np.where(is_leaf, own, arrays[side] + shift) for side in ("right", "left")])
+    def of(cls, trees: Sequence[Tree]) -> _Walk:
+        """Concatenate the nodes of trees."""
+        feature, threshold, left, right = (
+            np.concatenate([getattr(tree, name) for tree in trees])
+            for name in ("feature", "threshold", "left", "right")
+        )
+        sizes = [len(tree.feature) for tree in trees]
+        roots = np.cumsum([0, *sizes[:-1]])
+        own, is_leaf, shift = np.arange(len(feature)), feature < 0, np.repeat(roots, sizes)
+        children = np.column_stack([np.where(is_leaf, own, side + shift) for side in (right, left)])
         return cls(
             np.where(is_leaf, 0, feature),
             threshold,
@@ -264,25 +185,12 @@ def _depth(children: NDArray[np.int64], roots: NDArray[np.int64]) -> int:
 
 
 def _tree(tree: Any) -> Tree:
+    """Take over a tree of scikit-learn; leaves have no feature and no children."""
     is_leaf = tree.children_left < 0
-    numbers = np.where(is_leaf, tree.value[:, 0, 0], tree.threshold)
-    return _written(is_leaf, tree.feature, numbers, tree.children_left, tree.children_right, 9)
-
-
-def _histogram_tree(nodes: Any) -> Tree:
-    is_leaf = nodes["is_leaf"].astype(bool)
-    numbers = np.where(is_leaf, nodes["value"], nodes["num_threshold"])
-    # Many thresholds are values that occur, so that not a digit may be lost.
-    return _written(is_leaf, nodes["feature_idx"], numbers, nodes["left"], nodes["right"], 17)
-
-
-def _written(
-    is_leaf: NDArray[np.bool_], feature: Any, numbers: Array, left: Any, right: Any, threshold_digits: int
-) -> Tree:
-    """Make a tree of arrays; leaves have no feature and no children."""
-    digits = np.where(is_leaf, _LEAF_DIGITS, threshold_digits)
+    numbers = np.where(is_leaf, tree.value[:, 0, 0], tree.threshold).tolist()
+    digits = np.where(is_leaf, _LEAF_DIGITS, _THRESHOLD_DIGITS).tolist()
     return Tree(
-        tuple(np.where(is_leaf, -1, feature).tolist()),
-        tuple(float(f"{number:.{count}g}") for number, count in zip(numbers.tolist(), digits.tolist(), strict=True)),
-        *(tuple(np.where(is_leaf, 0, child).astype(int).tolist()) for child in (left, right)),
+        tuple(np.where(is_leaf, -1, tree.feature).tolist()),
+        tuple(float(f"{number:.{count}g}") for number, count in zip(numbers, digits, strict=True)),
+        *(tuple(np.where(is_leaf, 0, child).tolist()) for child in (tree.children_left, tree.children_right)),
     )

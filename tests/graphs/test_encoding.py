@@ -46,6 +46,27 @@ def test_operators_behind_a_product_have_groups_of_their_own():
     ]
 
 
+@pytest.mark.parametrize(
+    ("module", "alone", "behind"),
+    [
+        (nn.Sigmoid(), "transcendental", "transcendental of a product"),
+        (nn.Softplus(), "scalar function", "scalar function of a product"),
+        (nn.ELU(), "scalar function", "scalar function of a product"),
+        (nn.ReLU(), "elementwise", "activation of a product"),
+        (nn.MaxPool2d(2), "max pooling", "max pooling"),
+        (nn.LPPool2d(2, 2), "other pooling", "other pooling"),
+        (nn.AdaptiveAvgPool2d(1), "global pooling", "global pooling"),
+        (nn.Upsample(scale_factor=2), "nearest interpolation", "nearest interpolation"),
+        (nn.Upsample(scale_factor=2, mode="bilinear"), "linear interpolation", "linear interpolation"),
+        (nn.Upsample(scale_factor=2, mode="bicubic"), "cubic interpolation", "cubic interpolation"),
+        (nn.InstanceNorm2d(8, affine=True), "instance normalisation", "instance normalisation"),
+    ],
+)
+def test_operators_of_unlike_speed_have_groups_of_their_own(module: nn.Module, alone: str, behind: str):
+    assert _groups(nn.Sequential(nn.MaxPool2d(2), module), torch.zeros(1, 8, 16, 16))[-1][1] == alone
+    assert _groups(nn.Sequential(nn.Conv2d(8, 8, 3), module), torch.zeros(1, 8, 16, 16))[-1][1] == behind
+
+
 def test_what_another_operator_reads_is_not_fused():
     class Shared(nn.Module):
         def __init__(self) -> None:

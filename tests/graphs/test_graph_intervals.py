@@ -78,9 +78,9 @@ def test_random_blocks_count_as_much_as_all_families() -> None:
 
 def test_what_is_unknown_counts_for_more_than_it_is_predicted_to_take() -> None:
     distances, costs = np.array([[0.0], [FARTHEST]]), np.array([[9e-3], [1e-3]])
-    doubt = doubts_of(costs, distances, np.zeros(1))[0, 1]
+    doubt = doubts_of(costs, distances)[0, 0]
     assert doubt > FARTHEST * 0.3
-    assert doubts_of(costs * 1e-3, distances, np.array([-0.5]))[0].tolist() == pytest.approx([0.5, doubt, 4])
+    assert doubts_of(costs * 1e-3, distances)[0].tolist() == pytest.approx([doubt, 4])
 
 
 def test_operators_that_widen_an_interval_are_named() -> None:
