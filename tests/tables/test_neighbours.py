@@ -31,6 +31,7 @@ from nni_latency.tables import (
     fold_calibration,
     scale_table,
 )
+from nni_latency.tables._neighbours import PlacedOperators, fit_neighbours
 from nni_latency.tables.formats import export_table
 
 PLATFORM = Platform("paper", "onnxruntime")
@@ -134,9 +135,10 @@ def test_invalid_costs_beside_neighbours_are_refused(name, cost):
         Entry(1.0, 1.0, 1.0, beside={name: cost})
 
 
-def test_only_operators_whose_costs_add_up_have_neighbours():
+@pytest.mark.parametrize("metric", ["activation_memory", "throughput"])
+def test_only_operators_whose_costs_add_up_have_neighbours(metric):
     with pytest.raises(InvalidValueError, match="has costs beside neighbours, which only operators have"):
-        _table((_op("relu"), 1e-4, {"< add": 1e-5}), metric="activation_memory")
+        _table((_op("relu"), 1e-4, {"< add": 1e-5}), metric=metric)
     table = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 1.0}})
     with pytest.raises(InvalidValueError, match="has costs beside neighbours, which only operators have"):
         table.with_entries(lambda entry: replace(entry, beside={"< add": 1e-5}))
@@ -266,6 +268,13 @@ def test_costs_beside_neighbours_are_recovered():
     assert samples.network_error() < 0.5 * unrecorded.network_error()
 
 
+def test_times_of_places_do_not_depend_on_neighbours():
+    samples, unrecorded = _samples(8e-6), _samples(8e-6, recorded=False)
+    assert [samples.places(key) for key in samples.measured] == [unrecorded.places(key) for key in unrecorded.measured]
+    assert samples.references == unrecorded.references
+    assert "fit" not in vars(samples), "neighbours were fitted for nothing"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_neighbours_that_do_not_matter_have_no_costs(seed):
     assert _samples(0.0, seed).beside == {}
@@ -278,3 +287,20 @@ def test_places_never_cost_less_than_nothing():
     for key, costs in samples.beside.items():
         mean = np.mean([place.value for place in places if place.op_key == key])
         assert mean + cost_beside(costs, ["< conv2d"]) > 0
+
+
+def test_networks_with_more_neighbours_than_others_are_predicted_to_cost_something():
+    counts = [0, 1, 2] * 5 + [8]
+    networks = [
+        PlacedOperators(np.zeros(4, dtype=np.int64), [("> add",) * count] * 4, np.full(4, max(0.1, 1 - 0.3 * count)))
+        for count in counts
+    ]
+    seen = []
+
+    def residuals(amounts):
+        seen.append(amounts)
+        return np.log([network.costs.sum() for network in networks] / amounts.sum(axis=1))
+
+    fit_neighbours(networks, np.array([np.mean([network.costs for network in networks])]), 2.0, residuals)
+    assert len(seen) > 1
+    assert all((amounts > 0).all() for amounts in seen)
