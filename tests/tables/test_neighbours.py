@@ -15,7 +15,15 @@ from torch import nn
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import FallbackEstimator, LayerEnsemble, TableEstimator, break_down, estimate_table
+from nni_latency.estimators import (
+    Estimate,
+    FallbackEstimator,
+    LayerEnsemble,
+    LayerEstimator,
+    TableEstimator,
+    break_down,
+    estimate_table,
+)
 from nni_latency.measurement import CallMap, NetworkCalls, Protocol, Record
 from nni_latency.operators import OpSpec, Trace, TracedOperator, neighbours_of, trace
 from nni_latency.platforms import Platform
@@ -199,6 +207,41 @@ def test_fallbacks_and_ensembles_count_the_costs_beside_neighbours():
     known = replace(first, operators=first.operators[:-1])
     fallback = FallbackEstimator(known, TableEstimator(second), adapt=False)
     assert fallback.estimate(net, inputs).value == pytest.approx(1.5e-4 + 6e-6 - 2e-6, rel=1e-12)
+
+
+def test_a_member_that_lacks_an_operator_counts_the_costs_beside_neighbours():
+    inputs, net = torch.zeros(1, 8, 4, 4), Net()
+    whole = _net_table(pool={"> conv2d": 3e-6})
+    partial = replace(whole, operators=whole.operators[:-1])
+    members = [TableEstimator(table, missing="error") for table in (whole, partial)]
+    ensemble = LayerEnsemble(members=members)
+    assert ensemble.estimate(net, inputs).value == pytest.approx(1.5e-4 + 6e-6, rel=1e-12)
+
+
+class _Asked(LayerEstimator):
+    """Notes which operators it is asked for."""
+
+    metric = "latency"
+
+    def __init__(self):
+        self.platform, self.asked = PLATFORM, []
+
+    def estimate_op(self, op):
+        self.asked.append(op)
+        return Estimate(1e-5, 1e-5, 1e-5)
+
+
+def test_a_fallback_asks_the_second_for_nothing_that_the_table_knows():
+    inputs, net, second = torch.zeros(1, 8, 4, 4), Net(), _Asked()
+    fallback = FallbackEstimator(_net_table(pool={"> conv2d": 3e-6}), second)
+    assert fallback.estimate(net, inputs).value == pytest.approx(1.5e-4 + 6e-6, rel=1e-12)
+    assert not second.asked
+
+
+def test_a_network_that_costs_less_than_nothing_costs_nothing():
+    op = _op("relu")
+    estimator = TableEstimator(_table((op, 1e-5, {"": -2e-5})))
+    assert estimator.estimate(nn.ReLU(), torch.zeros(1, 8, 4, 4)).value == 0
 
 
 def test_an_estimated_table_keeps_the_costs_beside_neighbours():
