@@ -324,12 +324,23 @@ def test_neighbours_that_do_not_matter_have_no_costs(seed):
 
 
 def test_places_never_cost_less_than_nothing():
-    samples = _samples(9.99e-6)
-    places = [place for network in samples.measured for place in samples.corrected_places(network)]
-    assert samples.beside
-    for key, costs in samples.beside.items():
-        mean = np.mean([place.value for place in places if place.op_key == key])
-        assert mean + cost_beside(costs, ["< conv2d"]) > 0
+    """Two neighbours save most of the cost each, but together hardly more than one of them."""
+    kinds = {(): 1.0, ("> add",): 0.3, ("> cat",): 0.3, ("> add", "> cat"): 0.2}
+    networks = []
+    for number in range(20):
+        names = [(), (), *[("> add",)] * (1 + number % 3), *[("> cat",)] * (1 + number % 4)]
+        names += [("> add", "> cat")] * (number == 0)
+        costs = np.array([kinds[name] for name in names])
+        networks.append(PlacedOperators(np.zeros(len(names), dtype=np.int64), names, costs))
+    places = [item for network in networks for item in zip(network.neighbours, network.costs, strict=True)]
+    mean = float(np.mean([cost for _, cost in places]))
+    totals = [network.costs.sum() for network in networks]
+    fit = fit_neighbours(
+        networks, np.array([mean]), np.mean(totals), lambda amounts: np.log(totals / amounts.sum(axis=1))
+    )
+    (beside,) = fit.beside
+    least = min(mean + cost_beside(beside, names) for names, _ in places)
+    assert least == pytest.approx(0.02 * mean)
 
 
 def test_networks_with_more_neighbours_than_others_are_predicted_to_cost_something():
