@@ -108,7 +108,7 @@ def _operator_summary(table: tables.LookupTable) -> dict[str, str]:
     summary["coverage"] += " of the operators of other networks; the rest is predicted"
     placed = sum(bool(entry.beside) for entry in table.operators)
     if placed:
-        summary["neighbours"] = f"{number_of(placed, 'operator')} with costs beside some kinds of others"
+        summary["neighbours"] = f"the costs of {number_of(placed, 'operator')} depend on them"
     if table.networks:
         times = [network.value for network in table.networks]
         summary["networks"] = f"{format_metric(min(times), 'latency')} to {format_metric(max(times), 'latency')}"

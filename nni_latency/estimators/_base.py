@@ -284,8 +284,8 @@ class LayerEstimator(Estimator):
         values = [part.value + cost for part, cost in zip(parts, more, strict=True)]
         if not any(value < 0 for value in values):
             return shifted
-        factor = max(0.0, math.fsum(values)) / math.fsum(part.value for part in shifted)
-        return [part.scaled(factor) for part in shifted]
+        whole, left = max(0.0, math.fsum(values)), math.fsum(part.value for part in shifted)
+        return [part.scaled(whole / left if left else 0.0) for part in shifted]
 
     def _estimate_traced(self, traced: Sequence[TracedOperator]) -> list[Estimate]:
         """Estimate every operator of a network; overridden by estimators that use the data flow."""

@@ -15,7 +15,7 @@ from nni_latency.costs import NORMAL
 from nni_latency.errors import InvalidValueError, MismatchError, MissingEntryError
 from nni_latency.estimators._base import Estimate, Estimator, LayerEstimator, NetworkEstimator
 from nni_latency.estimators._breakdown import estimate_selection
-from nni_latency.operators import OpSpec, TracedOperator
+from nni_latency.operators import OpSpec, TracedOperator, neighbours_of
 from nni_latency.platforms import Platform, check_same_platform
 from nni_latency.tables import LayerPair, LookupTable, MeasurePlan, Residency, weighed_pairs
 from nni_latency.units import combination_of, number_of
@@ -306,7 +306,14 @@ def _ask_all(member: LayerEstimator, traced: Sequence[TracedOperator]) -> list[E
     try:
         return list(member._estimate_traced(traced))
     except MissingEntryError:
-        return [_ask(member.estimate_op, item.op) for item in traced]
+        found = [_ask(member.estimate_op, item.op) for item in traced]
+    if not member.beside:
+        return found
+    ops = [item.op for item in traced]
+    neighbours = neighbours_of(ops, [item.reads for item in traced])
+    known = [(part, op, names) for part, op, names in zip(found, ops, neighbours, strict=True) if part is not None]
+    placed = iter(member.beside_neighbours(*zip(*known, strict=True)) if known else ())
+    return [None if part is None else next(placed) for part in found]
 
 
 def _mixture(used: Sequence[tuple[float, Estimate]]) -> Estimate:

@@ -131,8 +131,11 @@ class FallbackEstimator(LayerEstimator):
     @cached_property
     def beside(self) -> Mapping[OpSpec, Mapping[str, float]]:
         """Costs beside neighbours of the table's operators; for others, those of the second, scaled like its costs."""
-        scale = self._footing * (self.agreement.ratio if self.adapt else 1.0)
         found = {op: costs for op, costs in self.second.beside.items() if op not in self._known_ops}
+        if not found:
+            return self.first.beside
+        # The agreement asks the second for all operators of the table, which takes long where it measures them.
+        scale = self._footing * (self.agreement.ratio if self.adapt else 1.0)
         scaled = {op: {name: scale * cost for name, cost in costs.items()} for op, costs in found.items()}
         return {**scaled, **self.first.beside}
 

@@ -3,9 +3,9 @@
 
 Half the width of an interval, as a logarithm, is a base of the platform times ``1 + weights @ doubts``. The doubts of a
 network are measured on it alone: how far its operators are outside of the sizes that were learned from, and how short
-it is. The weights are fitted to errors of held-out networks; the base is the
-quantile of these errors over their widths, so that the intervals cover the held-out networks as often as they claim:
-locally weighted conformal prediction [1]_.
+it is. The weights are fitted to errors of held-out networks; the base is the quantile of these errors over their
+widths, so that the intervals cover the held-out networks as often as they claim: locally weighted conformal
+prediction [1]_.
 
 References
 ----------

@@ -13,8 +13,7 @@ from nni_latency.operators import OpSpec, form_of, size_of_attribute, work_of
 #: Vector widths; channels are padded to a multiple of one of these.
 _LANES = (4, 8, 16)
 
-#: Names of the kinds that are distinguished; all others share one code. Kinds that cost about the same are next to each
-#: other, because trees split the codes by their order.
+#: Names of the kinds that are distinguished; all others share one code.
 KINDS = (
     *("relu", "relu6", "clamp", "threshold", "abs", "neg", "sign", "floor", "ceil", "round", "leaky_relu", "prelu"),
     *("add", "sub", "mul", "maximum", "minimum", "pow 2", "pow 3", "div", "reciprocal", "sqrt", "pow 0.5", "mod"),

@@ -203,13 +203,14 @@ class Walk:
         outputs = [item for item in values if item is not None]
         if not outputs or all(item.is_constant for item in outputs):
             return values
-        writers = tuple(dict.fromkeys(number for item in inputs if item is not None for number in item.writers))
+        reads = tuple(number for item in inputs if item is not None for number in item.writers)
+        writers = tuple(dict.fromkeys(reads))
         if not (stand_in.op_type in IDLE and stand_in.domain in STANDARD):
             step = Node(name, stand_in.op_type, stand_in.domain, attributes, taken, tuple(outputs))
             op, details = self._describe(step)
             number = len(self.operators)
             self.operators.append(
-                TracedOperator(name, op, writers, frame.outermost(place), details, self._parameters(step))
+                TracedOperator(name, op, writers, frame.outermost(place), details, self._parameters(step), reads)
             )
             writers = (number,)
         return [item and replace(item, writers=writers) for item in values]

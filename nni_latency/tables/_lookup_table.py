@@ -102,10 +102,10 @@ class LookupTable(SpaceTable):
         for (layer, choice), entry in self.places():
             if entry.value == 0 and METRIC_UNITS[self.metric] != "byte":
                 raise InvalidValueError(f"The {self.metric} of {layer!r}: {choice} must be positive. Got 0.")
-            if entry.beside and (self.layers or not combination_of(self.metric).adds_up):
+            if entry.beside and (self.layers or not combination_of(self.metric).has_expectation):
                 raise InvalidValueError(
-                    f"The {self.metric} of {layer!r}: {choice} has costs beside neighbours, which only operators have "
-                    "whose costs add up, in a table without layers."
+                    f"The {self.metric} of {layer!r}: {choice} has costs beside neighbours, which only operators have, "
+                    "in a table without layers and of a metric that is a sum, such as latency or energy."
                 )
         if self.pairs:
             self._check_sums()

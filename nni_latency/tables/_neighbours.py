@@ -191,7 +191,9 @@ class _Design:
             weights = np.linalg.solve(others + self._penalties(penalty), products[:, :, None])[:, :, 0]
             weights[lonely] = 0
             weights[lonely, 0] = products[lonely, 0] / others[lonely, 0, 0]
-        costs: Floats = self.mean * (self.totals * weights).sum(axis=1)
+        shares = (self.totals * weights).sum(axis=1)
+        # Neighbours in numbers that no other network has may leave less than nothing.
+        costs: Floats = self.mean * np.maximum(shares, _LEAST_LEFT * self.totals[:, 0])
         return costs
 
     def _penalties(self, penalty: float) -> Floats:

@@ -183,7 +183,13 @@ class OperatorSamples:
 
     @cached_property
     def fit(self) -> OperatorFit:
-        """Costs of operators and the machine's speed at every visit, fitted alternately."""
+        """Costs of operators, beside their neighbours where this helps, and the machine's speed at every visit."""
+        neighbours = self._fit_neighbours(self._plain)
+        return self._plain if neighbours is None else self._fit(self._plain.slowness, neighbours)
+
+    @cached_property
+    def _plain(self) -> OperatorFit:
+        """Mean costs of operators and the machine's speed at every visit, fitted alternately."""
         reference = np.log(self._reference)
         fit = self._fit(np.ones(len(reference)))
         for _ in range(_TURNS):
@@ -192,8 +198,7 @@ class OperatorSamples:
             fit = self._fit(np.exp(speed))
             if change < _LEAST_CHANGE:
                 break
-        neighbours = self._fit_neighbours(fit)
-        return fit if neighbours is None else self._fit(fit.slowness, neighbours)
+        return fit
 
     def _fit_neighbours(self, fit: OperatorFit) -> NeighbourFit | None:
         """Fit what operators cost beside neighbours; None if they were not recorded, or do not matter."""
@@ -203,7 +208,7 @@ class OperatorSamples:
         means, spreads = self._means_and_spreads(fit.costs)
 
         def residuals(amounts: Floats) -> Floats:
-            sums = amounts.sum(axis=1)
+            sums = np.array(list(self._sums(amounts.sum(axis=1), values).values()))
             calibration, residency = fit_residency(sums.tolist(), values)
             usual = [SUM.whole(total * calibration, residency) for total in sums.tolist()]
             return _ridge(amounts / sums[:, None] * spreads, np.log(np.array(values) / usual))[1]
@@ -304,7 +309,7 @@ class OperatorSamples:
     @property
     def references(self) -> list[float]:
         """Time of the reference operator before every visit, at the machine's usual speed [s]."""
-        times: list[float] = (self._reference / self.fit.slowness).tolist()
+        times: list[float] = (self._reference / self._plain.slowness).tolist()
         return times
 
     @property
@@ -314,11 +319,11 @@ class OperatorSamples:
 
     def whole(self, network: str) -> Summary:
         """Return the time of unmarked runs of a network [s]."""
-        return self.fit.wholes[network]
+        return self._plain.wholes[network]
 
     def places(self, network: str) -> list[Place]:
         """Return the time of every operator of a network; those by modules add up to an unmarked run."""
-        return self._listed(network, self.fit.costs[network])
+        return self._listed(network, self._plain.costs[network])
 
     def corrected_places(self, network: str) -> list[Place]:
         """Return the same for the costs of operators: corrected by the times of all networks."""
@@ -340,7 +345,7 @@ class OperatorSamples:
 
     def calls(self, network: str) -> Floats:
         """Return the time of every call in the marked runs of a network, (n_runs, n_calls) [s]."""
-        return self._calls(network, self.fit.slowness)
+        return self._calls(network, self._plain.slowness)
 
     def _calls(self, network: str, slowness: Floats) -> Floats:
         runs = self._runs[network]

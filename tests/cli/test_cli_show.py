@@ -75,7 +75,7 @@ def test_a_table_tells_of_costs_beside_neighbours(run):
     assert "neighbours" not in run("show", DATA / "operators_1.json", "--verbose").stdout
     first, *others = table.operators
     replace(table, operators=(replace(first, beside={"< conv2d": 1e-6}), *others)).save("beside.json")
-    assert "1 operator with costs beside some kinds of others" in " ".join(run("show", "beside.json").stdout.split())
+    assert "the costs of 1 operator depend on them" in " ".join(run("show", "beside.json").stdout.split())
     found = json.loads(run("show", "beside.json", "--format", "json").stdout)
     assert {"< conv2d": 1e-6} in found["beside"].values()
 

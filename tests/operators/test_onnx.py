@@ -96,6 +96,21 @@ def test_edges_are_those_of_torch(tmp_path):
     assert found.outputs == expected.outputs
 
 
+class _Doubled(nn.Module):
+    """Reads one tensor twice."""
+
+    def forward(self, inputs):
+        made = inputs.softmax(-1)
+        return torch.cat([made, made], 1)
+
+
+@pytest.mark.parametrize(("network", "shape"), [(_Doubled(), (1, 8)), (_Shortcut(), (1, 3, 8, 8))])
+def test_neighbours_are_those_of_torch(network, shape, tmp_path):
+    inputs = torch.zeros(shape)
+    found = read_onnx(_export(network, inputs, tmp_path / "net.onnx"))
+    assert found.neighbours == trace(network, inputs, by="graph").neighbours
+
+
 def test_an_open_batch_is_one_or_what_is_asked_for(tmp_path):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     path = _export(

@@ -15,7 +15,15 @@ from torch import nn
 
 from nni_latency.analysis import ModelAnalysis
 from nni_latency.errors import InvalidValueError
-from nni_latency.estimators import FallbackEstimator, LayerEnsemble, TableEstimator, break_down, estimate_table
+from nni_latency.estimators import (
+    Estimate,
+    FallbackEstimator,
+    LayerEnsemble,
+    LayerEstimator,
+    TableEstimator,
+    break_down,
+    estimate_table,
+)
 from nni_latency.measurement import CallMap, NetworkCalls, Protocol, Record
 from nni_latency.operators import OpSpec, Trace, TracedOperator, neighbours_of, trace
 from nni_latency.platforms import Platform
@@ -31,6 +39,7 @@ from nni_latency.tables import (
     fold_calibration,
     scale_table,
 )
+from nni_latency.tables._neighbours import PlacedOperators, fit_neighbours
 from nni_latency.tables.formats import export_table
 
 PLATFORM = Platform("paper", "onnxruntime")
@@ -134,9 +143,10 @@ def test_invalid_costs_beside_neighbours_are_refused(name, cost):
         Entry(1.0, 1.0, 1.0, beside={name: cost})
 
 
-def test_only_operators_whose_costs_add_up_have_neighbours():
+@pytest.mark.parametrize("metric", ["activation_memory", "throughput"])
+def test_only_operators_whose_costs_add_up_have_neighbours(metric):
     with pytest.raises(InvalidValueError, match="has costs beside neighbours, which only operators have"):
-        _table((_op("relu"), 1e-4, {"< add": 1e-5}), metric="activation_memory")
+        _table((_op("relu"), 1e-4, {"< add": 1e-5}), metric=metric)
     table = LookupTable.from_latencies({"a": ["x"]}, {"a": {"x": 1.0}})
     with pytest.raises(InvalidValueError, match="has costs beside neighbours, which only operators have"):
         table.with_entries(lambda entry: replace(entry, beside={"< add": 1e-5}))
@@ -197,6 +207,41 @@ def test_fallbacks_and_ensembles_count_the_costs_beside_neighbours():
     known = replace(first, operators=first.operators[:-1])
     fallback = FallbackEstimator(known, TableEstimator(second), adapt=False)
     assert fallback.estimate(net, inputs).value == pytest.approx(1.5e-4 + 6e-6 - 2e-6, rel=1e-12)
+
+
+def test_a_member_that_lacks_an_operator_counts_the_costs_beside_neighbours():
+    inputs, net = torch.zeros(1, 8, 4, 4), Net()
+    whole = _net_table(pool={"> conv2d": 3e-6})
+    partial = replace(whole, operators=whole.operators[:-1])
+    members = [TableEstimator(table, missing="error") for table in (whole, partial)]
+    ensemble = LayerEnsemble(members=members)
+    assert ensemble.estimate(net, inputs).value == pytest.approx(1.5e-4 + 6e-6, rel=1e-12)
+
+
+class _Asked(LayerEstimator):
+    """Notes which operators it is asked for."""
+
+    metric = "latency"
+
+    def __init__(self):
+        self.platform, self.asked = PLATFORM, []
+
+    def estimate_op(self, op):
+        self.asked.append(op)
+        return Estimate(1e-5, 1e-5, 1e-5)
+
+
+def test_a_fallback_asks_the_second_for_nothing_that_the_table_knows():
+    inputs, net, second = torch.zeros(1, 8, 4, 4), Net(), _Asked()
+    fallback = FallbackEstimator(_net_table(pool={"> conv2d": 3e-6}), second)
+    assert fallback.estimate(net, inputs).value == pytest.approx(1.5e-4 + 6e-6, rel=1e-12)
+    assert not second.asked
+
+
+def test_a_network_that_costs_less_than_nothing_costs_nothing():
+    op = _op("relu")
+    estimator = TableEstimator(_table((op, 1e-5, {"": -2e-5})))
+    assert estimator.estimate(nn.ReLU(), torch.zeros(1, 8, 4, 4)).value == 0
 
 
 def test_an_estimated_table_keeps_the_costs_beside_neighbours():
@@ -266,15 +311,50 @@ def test_costs_beside_neighbours_are_recovered():
     assert samples.network_error() < 0.5 * unrecorded.network_error()
 
 
+def test_times_of_places_do_not_depend_on_neighbours():
+    samples, unrecorded = _samples(8e-6), _samples(8e-6, recorded=False)
+    assert [samples.places(key) for key in samples.measured] == [unrecorded.places(key) for key in unrecorded.measured]
+    assert samples.references == unrecorded.references
+    assert "fit" not in vars(samples), "neighbours were fitted for nothing"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_neighbours_that_do_not_matter_have_no_costs(seed):
     assert _samples(0.0, seed).beside == {}
 
 
 def test_places_never_cost_less_than_nothing():
-    samples = _samples(9.99e-6)
-    places = [place for network in samples.measured for place in samples.corrected_places(network)]
-    assert samples.beside
-    for key, costs in samples.beside.items():
-        mean = np.mean([place.value for place in places if place.op_key == key])
-        assert mean + cost_beside(costs, ["< conv2d"]) > 0
+    """Two neighbours save most of the cost each, but together hardly more than one of them."""
+    kinds = {(): 1.0, ("> add",): 0.3, ("> cat",): 0.3, ("> add", "> cat"): 0.2}
+    networks = []
+    for number in range(20):
+        names = [(), (), *[("> add",)] * (1 + number % 3), *[("> cat",)] * (1 + number % 4)]
+        names += [("> add", "> cat")] * (number == 0)
+        costs = np.array([kinds[name] for name in names])
+        networks.append(PlacedOperators(np.zeros(len(names), dtype=np.int64), names, costs))
+    places = [item for network in networks for item in zip(network.neighbours, network.costs, strict=True)]
+    mean = float(np.mean([cost for _, cost in places]))
+    totals = [network.costs.sum() for network in networks]
+    fit = fit_neighbours(
+        networks, np.array([mean]), np.mean(totals), lambda amounts: np.log(totals / amounts.sum(axis=1))
+    )
+    (beside,) = fit.beside
+    least = min(mean + cost_beside(beside, names) for names, _ in places)
+    assert least == pytest.approx(0.02 * mean)
+
+
+def test_networks_with_more_neighbours_than_others_are_predicted_to_cost_something():
+    counts = [0, 1, 2] * 5 + [8]
+    networks = [
+        PlacedOperators(np.zeros(4, dtype=np.int64), [("> add",) * count] * 4, np.full(4, max(0.1, 1 - 0.3 * count)))
+        for count in counts
+    ]
+    seen = []
+
+    def residuals(amounts):
+        seen.append(amounts)
+        return np.log([network.costs.sum() for network in networks] / amounts.sum(axis=1))
+
+    fit_neighbours(networks, np.array([np.mean([network.costs for network in networks])]), 2.0, residuals)
+    assert len(seen) > 1
+    assert all((amounts > 0).all() for amounts in seen)
