@@ -152,13 +152,14 @@ def read_predictor(path: Path) -> tuple[dict[str, Any], LearnedGraphs]:
     """Read and validate settings and state of a predictor."""
     content, tensors = _load(path)
     FORMAT.check(content, str(path))
-    with FORMAT.valid(str(path)):
-        document: GraphPredictorDocument = FORMAT.parse(content)
-    if document.description != _description():
+    # Versions that describe operators in another way may differ in more, which is not damage.
+    if content.get("description", _description()) != _description():
         raise FileFormatError(
             f"{str(path)!r} describes operators in another way than this version does. Fit it again with "
             "'nni-latency learn graph'."
         )
+    with FORMAT.valid(str(path)):
+        document: GraphPredictorDocument = FORMAT.parse(content)
     try:
         return document.settings.model_dump(), _learned(document, tensors)
     except (KeyError, RuntimeError, ValueError) as error:

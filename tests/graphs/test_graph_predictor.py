@@ -226,7 +226,7 @@ def test_a_damaged_file_is_refused(predictor: GraphPredictor, tmp_path: Path) ->
         ({"version": 99}, "has version 99, this nni_latency reads up to 1"),
         ({"format": "nni_latency.kernels"}, "is not a graph predictor"),
         ({"spreads": [0.1]}, "is damaged"),
-        ({"description": [1]}, "describes operators in another way"),
+        ({"description": [1], "doubt_weights": [0.1] * 3}, "describes operators in another way"),
     ):
         save_file(tensors, path, metadata={"nni_latency": json.dumps({**content, **changed})})
         with pytest.raises(FileFormatError, match=message):
