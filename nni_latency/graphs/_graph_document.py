@@ -221,13 +221,21 @@ def _member(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor], 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     try:
-        # safetensors calls every file absent that it cannot open.
-        with path.open("rb"), safe_open(path, "pt") as file:
+        with safe_open(path, "pt") as file:
             content = json.loads((file.metadata() or {})[_KEY])
             return content, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
-        raise FileFormatError(f"Cannot read the graph predictor {str(path)!r}: {error.strerror or error}.") from error
+        raise FileFormatError(f"Cannot read the graph predictor {str(path)!r}: {_reason(path, error)}.") from error
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise FileFormatError(
             f"{str(path)!r} is no graph predictor that can be read ({error}). Fit one with 'nni-latency learn graph'."
         ) from error
+
+
+def _reason(path: Path, error: OSError) -> str:
+    """Return why a file cannot be opened; safetensors calls all such files absent."""
+    try:
+        path.open("rb").close()
+    except OSError as found:
+        error = found
+    return error.strerror or str(error)

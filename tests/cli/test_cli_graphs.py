@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from measured_graphs import FAST, SLOW, fitted, write_measured
@@ -108,14 +109,15 @@ def test_networks_are_compared(run, fails, predictor, folder):
     assert "is named twice" in fails("predict", small, small, "-e", predictor)
 
 
-def test_files_of_one_name_keep_their_folders(run, predictor, folder, tmp_path):
-    small, large = folder / "onnx" / "n0.onnx", folder / "onnx" / "n11.onnx"
-    other = tmp_path / "n0.onnx"
-    other.write_bytes(large.read_bytes())
-    shown = run("predict", small, other, large, "-e", predictor).stdout
-    assert str(other) in shown
-    assert str(large) not in shown
-    assert f"Fastest: {small} on " in shown
+def test_files_of_one_name_keep_their_folders(run, predictor, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, source in (("a/n0.onnx", "n0"), ("b/n0.onnx", "n11"), ("b/n11.onnx", "n11")):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes((folder / "onnx" / f"{source}.onnx").read_bytes())
+    shown = run("predict", "a/n0.onnx", "b/n0.onnx", "b/n11.onnx", "-e", predictor).stdout
+    assert "b/n0.onnx" in shown
+    assert "b/n11.onnx" not in shown
+    assert "Fastest: a/n0.onnx on " in shown
 
 
 def test_networks_to_measure_are_suggested(run, fails, predictor, folder, tmp_path):

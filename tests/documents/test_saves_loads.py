@@ -362,12 +362,11 @@ def _graph_predictors(draw):
         kinds_=draw(_tuples(texts)),
         unmeasured_spread_=draw(st.floats(0, 100) | st.just(np.inf)),
         held_out_families_=tuple(draw(st.lists(texts, min_size=1, max_size=1)) * len(known.held_out_)),
-        doubt_weights_=np.array(draw(st.lists(st.floats(0, 100), min_size=3, max_size=3))),
+        doubt_weights_=np.array(draw(st.lists(st.floats(0, 100), min_size=2, max_size=2))),
         confidence=draw(shares),
         random_state=draw(counts),
         members_=known.members_[:1],
         n_members=1,
-        trees_=(None,) * size,
     )
 
 
