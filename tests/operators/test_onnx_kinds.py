@@ -473,7 +473,7 @@ def test_halves_and_doubles_keep_their_type(tmp_path):
 
 @pytest.mark.slow
 def test_every_test_of_the_package_onnx_is_read_or_refused_with_a_reason(tmp_path):
-    """About two thousand models, each of one operator or a few; only inputs without shapes are refused."""
+    """About two thousand models of an operator or a few; only inputs without shapes, or of no tensors, are refused."""
     from onnx.backend.test import loader
     from onnx.backend.test.case.node import collect_testcases
 
@@ -491,5 +491,6 @@ def test_every_test_of_the_package_onnx_is_read_or_refused_with_a_reason(tmp_pat
             assert count_graph(graph).features.flops >= 0
         except InvalidValueError as error:
             refused[name] = str(error)
-    assert {name: text for name, text in refused.items() if "Sizes of the inputs" not in text} == {}
+    reasons = ("Sizes of the inputs", "its inputs must be tensors")
+    assert {name: text for name, text in refused.items() if not any(reason in text for reason in reasons)} == {}
     assert len(refused) < 60
