@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -99,19 +100,20 @@ class Fitting:
     n_jobs: int | None
     on_epochs: Callable[..., None]
 
-    def hold_out(self, data: Measurements, n_folds: int, seed: int) -> HeldOut:
-        """Predict every network by models trained without its family."""
+    def hold_out(self, data: Measurements, n_folds: int, count: int, seed: int) -> HeldOut:
+        """Predict every network by as many graph networks as answer, trained without its family."""
         latencies, folds, lessons = data.examples.latencies, data.folds(n_folds, seed), []
-        for fold, held in enumerate(folds):
-            graphs = data.examples.only(held).graphs
-            lessons.append(_Lesson(data.examples.without(held), self._settings(_FIRST_HELD_OUT + fold), graphs))
-        logarithms = np.full((self.settings.epochs, *latencies.shape), np.nan)
-        for held, learned in zip(folds, self._learned(lessons), strict=True):
-            logarithms[:, held] = np.log(learned.predictions)
+        for held in folds:
+            graphs, rest = data.examples.only(held).graphs, data.examples.without(held)
+            numbers = range(_FIRST_HELD_OUT + len(lessons), _FIRST_HELD_OUT + len(lessons) + count)
+            lessons += [_Lesson(rest, self._settings(number), graphs) for number in numbers]
+        logarithms, learned = np.zeros((self.settings.epochs, *latencies.shape)), self._learned(lessons)
+        for held in folds:
+            logarithms[:, held] = sum(np.log(item.predictions) for item in islice(learned, count)) / count
         errors = logarithms - np.log(latencies)
         epochs = best_epoch(errors, data.family_of)
         distances: dict[int, Array] = {}
-        for held, lesson in zip(folds, lessons, strict=True):
+        for held, lesson in zip(folds, lessons[::count], strict=True):
             ranges = Ranges.of(lesson.examples.graphs, lesson.examples.latencies)
             distances |= {row: ranges.distances(graph) for row, graph in zip(held, lesson.others, strict=True)}
         return HeldOut(errors[epochs - 1], distances, epochs)
@@ -384,9 +386,12 @@ def kernels_off(costs: Tensor, runs: Tensor, targets: Targets) -> Tensor:
 
 
 def platform_weights(latencies: Array) -> Tensor:
-    """Return the weight of a latency by platform: platforms weigh equally, however many networks were measured."""
+    """Return the weight of a latency by platform: together, a platform weighs as the root of its number of networks.
+
+    With equal weights of platforms, the few networks of some would decide what all have in common.
+    """
     counts = np.maximum((~np.isnan(latencies)).sum(axis=0), 1)
-    return torch.tensor(counts.mean() / counts, dtype=torch.float32)
+    return torch.tensor(counts.sum() / np.sqrt(counts).sum() / np.sqrt(counts), dtype=torch.float32)
 
 
 def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:

@@ -183,7 +183,7 @@ class GraphPredictor(Parametrized):
                 f"A graph predictor needs at least {number_of(2 * self.n_folds, 'network')}. Got "
                 f"{len(data.examples.graphs)}."
             )
-        total = self.epochs * (self.n_folds + self.n_members)
+        total = self.epochs * self.n_members * (self.n_folds + 1)
         done = 0
 
         def advance(epochs: int = 1) -> None:
@@ -193,7 +193,7 @@ class GraphPredictor(Parametrized):
                 watch(done, total)
 
         fitting = Fitting(self._settings, self.n_jobs, advance)
-        held_out = fitting.hold_out(data, self.n_folds, self.random_state)
+        held_out = fitting.hold_out(data, self.n_folds, self.n_members, self.random_state)
         self.held_out_, self.epochs_ = held_out.errors, held_out.epochs
         self.latencies_ = np.where(np.isnan(self.held_out_), np.nan, data.examples.latencies)
         total = done + self.epochs_ * self.n_members

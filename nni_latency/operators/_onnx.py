@@ -42,8 +42,9 @@ _RECURRENT = frozenset(("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM"))
 def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: Any = None) -> Graph:
     """Read the operators of an ONNX file and their data flow.
 
-    Shapes are inferred, and constants are folded as in runtimes. Weights may be absent; external data files are never
-    opened. Functions of the file are expanded, and loop bodies are counted once per iteration.
+    Shapes are inferred, constants are folded, and of nodes with the same inputs and attributes one is counted, as in
+    runtimes. Weights may be absent; external data files are never opened. Functions of the file are expanded, and loop
+    bodies are counted once per iteration.
 
     Parameters
     ----------

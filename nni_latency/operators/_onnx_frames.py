@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,6 +69,8 @@ class Frame:
         Index of the surrounding node of the file; None at top level.
     depth : int
         Number of surrounding functions, branches and loops.
+    results : dict
+        Inputs and outputs of the nodes so far, by what determines the outputs.
     """
 
     values: MutableMapping[str, Value]
@@ -79,6 +81,7 @@ class Frame:
     place: int | None = None
     depth: int = 0
     hints: dict[str, Any] = field(default_factory=dict)
+    results: dict[Hashable, tuple[Sequence[Value | None], Sequence[Value | None]]] = field(default_factory=dict)
 
     def outermost(self, place: int) -> int:
         """Return the index of the node of the file that a node here belongs to; at top level the node itself."""
@@ -90,6 +93,7 @@ class Frame:
             self,
             values=ChainMap({}, self.values),
             hints={},
+            results={},
             prefix=f"{self.prefix}{name}.",
             place=self.outermost(place),
             key=f"{self.key}{key}/",

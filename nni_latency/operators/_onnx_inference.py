@@ -23,7 +23,7 @@ _KEPT = 2**16
 _DECIDING = 2**12
 
 #: Non-deterministic nodes.
-_RANDOM = frozenset(
+RANDOM = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
 
@@ -255,7 +255,7 @@ class Inference:
             # Runtimes accept one-element tensors as scalar bounds; the schema does not.
             inputs = [item and self._as_scalar(item) for item in inputs]
         given = [item for item in inputs if item is not None]
-        is_constant = bool(node.output) and node.op_type not in _RANDOM and all(item.is_constant for item in given)
+        is_constant = bool(node.output) and node.op_type not in RANDOM and all(item.is_constant for item in given)
         if schema is not None and node.domain in STANDARD and (is_constant or node.op_type in ("Shape", "Size")):
             folded = self._folded(node, schema, inputs, opsets)
             if folded is not None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from nni_latency.errors import InvalidValueError, first_line, listed
 from nni_latency.operators._graph import TracedOperator
 from nni_latency.operators._onnx_frames import Branch, Describe, Frame, Node, count_of, truth_of
-from nni_latency.operators._onnx_inference import STANDARD, Inference, Value, without_data
+from nni_latency.operators._onnx_inference import RANDOM, STANDARD, Inference, Value, without_data
 from nni_latency.operators._onnx_kinds import IDLE, equivalent, holds_weights, is_described, runtime_hints
 from nni_latency.operators._onnx_model import attributes_of, check_attributes, name_of
 from nni_latency.operators._op_spec import OpSpec
@@ -29,6 +29,12 @@ _DEEPEST = 50
 
 #: Iteration counts from here on mean "until the condition is false".
 _ENDLESS = 2**31
+
+#: Nodes with an output of their own whatever their inputs: random numbers, and copies of weights for further layers.
+_ALWAYS_OWN = RANDOM | {"Identity"}
+
+#: Largest number of elements of constants that runtimes compare with each other.
+_FEW = 8
 
 #: Remarks on assumptions, by kind.
 REMARKS = {
@@ -180,6 +186,18 @@ class Walk:
         return found
 
     def _run(self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame) -> Sequence[Value | None]:
+        """Return the outputs of a node. Of equal nodes, runtimes execute one."""
+        if node.op_type in _ALWAYS_OWN or not node.input:
+            return self._recorded(node, inputs, place, frame)
+        key = _key(node, inputs, frame)
+        if key not in frame.results:
+            # The inputs are kept, because their identities are part of the key.
+            frame.results[key] = inputs, self._recorded(node, inputs, place, frame)
+        return frame.results[key][1]
+
+    def _recorded(
+        self, node: Any, inputs: tuple[Value | None, ...], place: int, frame: Frame
+    ) -> Sequence[Value | None]:
         """Record one operator, unless it is a constant or returns a view."""
         stand_in, taken = equivalent(self._onnx, node, inputs)
         # An integer product returns another element type than its floating-point equivalent.
@@ -416,6 +434,23 @@ _CONTROL: dict[str, Callable[..., Sequence[Value | None]]] = {
     "Loop": Walk._loop,
     "Scan": Walk._scan,
 }
+
+
+def _key(node: Any, inputs: Sequence[Value | None], frame: Frame) -> Hashable:
+    """Return what determines the outputs of a node: two nodes with equal keys have equal outputs."""
+    return (
+        (node.domain, node.op_type, frame.opsets.get("" if node.domain in STANDARD else node.domain)),
+        tuple(sorted(item.SerializeToString() for item in node.attribute)),
+        tuple(map(_identity, inputs)),
+        tuple(map(bool, node.output)),
+    )
+
+
+def _identity(value: Value | None) -> Hashable:
+    """Return the content of a constant of few elements, and the identity of any other tensor."""
+    if value is None or value.data is None or not value.is_constant or value.data.size > _FEW:
+        return id(value)
+    return value.dtype, value.shape, value.data.tobytes()
 
 
 def _reason(error: Exception) -> str:

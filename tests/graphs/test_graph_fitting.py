@@ -7,16 +7,17 @@ import gc
 import sys
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from joblib import delayed
-from measured_graphs import network
+from measured_graphs import measured, network
 
 from nni_latency.graphs._encoding import encode_graph
-from nni_latency.graphs._examples import Examples
-from nni_latency.graphs._graph_learning import Settings, best_epoch, learn, networks_off, platform_weights
+from nni_latency.graphs._examples import Examples, Measurements
+from nni_latency.graphs._graph_learning import Fitting, Settings, best_epoch, learn, networks_off, platform_weights
 from nni_latency.graphs._graph_transfer import most_telling
 from nni_latency.graphs._side_by_side import side_by_side
 
@@ -65,8 +66,8 @@ def test_networks_that_were_not_measured_or_held_out_do_not_count() -> None:
     assert best_epoch(errors, families) == 2
 
 
-def test_platforms_count_alike() -> None:
-    """A platform with a quarter of the networks has as much of the loss as one with all of them."""
+def test_platforms_count_as_the_root_of_their_numbers_of_networks() -> None:
+    """A platform with a quarter of the networks has half as much of the loss as one with all of them."""
     measured = torch.full((8, 2), 1e-3)
     measured[2:, 1] = torch.nan
     weights = platform_weights(measured.double().numpy())
@@ -74,8 +75,24 @@ def test_platforms_count_alike() -> None:
     first[:, 0] *= 1.5
     second[:, 1] *= 1.5
     losses = [float(networks_off(predicted, measured, weights)) for predicted in (first, second)]
-    assert losses[0] == pytest.approx(losses[1])
-    assert losses[0] > 0
+    assert losses[0] == pytest.approx(2 * losses[1])
+    assert losses[1] > 0
+
+
+def test_held_out_networks_are_predicted_by_as_many_graph_networks_as_answer() -> None:
+    data, settings = Measurements.of(measured(2)), Settings(hidden=4, epochs=1)
+    steps: list[int] = []
+    found = Fitting(settings, 1, lambda count=1: steps.append(count)).hold_out(data, 2, 3, 0)
+    assert len(steps) == 6
+    alone = [Fitting(settings, 1, lambda count=1: None).hold_out(data, 2, 1, 0).errors for _ in range(2)]
+    assert np.array_equal(*alone)
+    held = data.folds(2, 0)[0]
+    members = [
+        learn(data.examples.without(held), replace(settings, seed=100 + number), data.examples.only(held).graphs)
+        for number in range(3)
+    ]
+    logarithms = np.mean([np.log(item.predictions[0]) for item in members], axis=0)
+    assert found.errors[held] == pytest.approx(logarithms - np.log(data.examples.latencies[held]))
 
 
 def _hold(number: int) -> int:

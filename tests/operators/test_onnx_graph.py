@@ -322,3 +322,67 @@ def test_nodes_that_no_output_needs_are_left_out(tmp_path):
     graph = read_onnx(_save(tmp_path / "net.onnx", [*unused, *used], inputs, [_value("y", 1, 8)]))
     assert [item.op.kind for item in graph.operators] == ["neg", "abs", "if"]
     assert any("no output needs unused, behind:" in remark for remark in graph.remarks)
+
+
+def _twice(weights, second=None, **attributes):
+    """Return a network with two convolutions of one input, whose results are used in different ways."""
+    made = [helper.make_node("ConstantOfShape", [f"s{name}"], [name], value=_tensor("v", [0.02])) for name in weights]
+    given = [_tensor(f"s{name}", [16, 8, 1, 1], np.int64) for name in weights]
+    if second is not None:
+        made, given = [], [_tensor(name, np.full((16, 8, 1, 1), 0.02)) for name in weights]
+    one = helper.make_node("Conv", ["x", weights[0]], ["one"])
+    two = helper.make_node("Conv", ["x", weights[-1]], ["two"], **attributes)
+    ends = [helper.make_node("Relu", ["one"], ["a"]), helper.make_node("Sigmoid", ["two"], ["b"])]
+    return [*made, one, two, *ends, helper.make_node("Concat", ["a", "b"], ["y"], axis=1)], given
+
+
+def _tensor(name, values, dtype=np.float32):
+    return onnx.numpy_helper.from_array(np.asarray(values, dtype), name)
+
+
+@pytest.mark.parametrize(
+    ("weights", "second", "attributes", "expected"),
+    [
+        (["w"], "w", {}, 1),
+        (["w", "v"], "v", {}, 2),
+        (["w"], "w", {"dilations": [2, 2]}, 2),
+        (["w", "v"], None, {}, 1),
+    ],
+    ids=["one weight", "two weights", "other attributes", "filled weights"],
+)
+def test_of_equal_nodes_one_is_executed_as_in_onnx_runtime(tmp_path, weights, second, attributes, expected):
+    runtime = pytest.importorskip("onnxruntime", reason="the package onnxruntime is not installed")
+    nodes, given = _twice(weights, second, **attributes)
+    path = _save(tmp_path / "net.onnx", nodes, [_value("x", 1, 8, 6, 6)], [_value("y", 1, 32, 6, 6)], given)
+    options = runtime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "run.onnx"), 3
+    model = onnx.load(path)
+    model.ir_version = 9
+    runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    executed = onnx.load(tmp_path / "run.onnx").graph.node
+    assert sum("Conv" in item.op_type for item in executed) == expected
+    graph = read_onnx(path)
+    assert [item.op.kind for item in graph.operators].count("conv2d") == expected
+    assert [item.op.kind for item in graph.operators][-3:] == ["relu", "sigmoid", "cat"]
+    assert graph.n_calls == len(nodes)
+
+
+def test_equal_nodes_with_chance_or_in_several_turns_of_a_loop_are_all_executed(tmp_path):
+    """Runtimes do not move nodes out of loops, and random numbers differ."""
+    random_numbers = [helper.make_node("RandomNormalLike", ["x"], [name]) for name in "pq"]
+    turn = helper.make_graph(
+        [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Identity", ["going"], ["again"])],
+        "turn",
+        [_value("i", kind=onnx.TensorProto.INT64), _value("going", kind=onnx.TensorProto.BOOL)],
+        [_value("again", kind=onnx.TensorProto.BOOL), _value("e", 2, 3)],
+    )
+    nodes = [
+        *random_numbers,
+        helper.make_node("Add", ["p", "q"], ["z"]),
+        helper.make_node("Loop", ["turns", ""], ["es"], body=turn),
+    ]
+    outputs = [_value("z", 2, 3), _value("es", 3, 2, 3)]
+    path = _save(tmp_path / "net.onnx", nodes, [_value("x", 2, 3)], outputs, [_tensor("turns", 3, np.int64)])
+    kinds = [item.op.kind for item in read_onnx(path).operators]
+    assert kinds.count("randomnormallike") == 2
+    assert kinds.count("exp") == 3
