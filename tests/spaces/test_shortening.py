@@ -6,7 +6,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
+from nni_latency.errors import MissingEntryError
+from nni_latency.estimators import CostTable, GroupedCost
 from nni_latency.spaces._shortening import shortened
 from nni_latency.spaces._varying import Choices, Varying
 
@@ -32,6 +35,20 @@ def test_values_are_kept_and_take_less_room():
         for item in derived:
             sample.update(zip(item.outputs, item.function(sample), strict=True))
         assert long.at({label: choices.values[label].index(sample[label]) for label in long.labels}) == _value(*chosen)
+
+
+def test_choices_that_do_not_matter_may_be_missing_from_a_sample():
+    choices = Choices({label: range(size) for label, size in SIZES.items()})
+    part = choices.combine([choices.label(label) for label in SIZES], _value)
+    derived = []
+    (long,) = shortened(choices, [part], derived)
+    numbers = np.arange(1.0, 1 + len(long.values))
+    cost = GroupedCost(0.0, (CostTable(long.labels, numbers[long.ids]),), choices.values, tuple(derived))
+    whole = {"op": 1, "input": 2, "width": 3, "depth": 1, "ends": 4}
+    short = {"op": 1, "input": 2, "width": 3}
+    assert cost(short) == cost(whole) == numbers[long.values.index(_value(*whole.values()))]
+    with pytest.raises(MissingEntryError, match="no choice for 'depth', 'ends'"):
+        cost({"op": 0, "input": 0, "width": 3})
 
 
 def test_values_without_alike_choices_stay_as_they_are():
