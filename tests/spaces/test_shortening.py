@@ -37,18 +37,21 @@ def test_values_are_kept_and_take_less_room():
         assert long.at({label: choices.values[label].index(sample[label]) for label in long.labels}) == _value(*chosen)
 
 
-def test_choices_that_do_not_matter_may_be_missing_from_a_sample():
-    choices = Choices({label: range(size) for label, size in SIZES.items()})
-    part = choices.combine([choices.label(label) for label in SIZES], _value)
+def test_the_choice_of_a_skipped_layer_may_be_missing_from_a_sample():
+    def value(depth, kernel, width, ends):
+        return depth, kernel if depth == 2 else None, width, ends
+
+    choices = Choices({"depth": range(3), "kernel": range(9), "width": range(12), "ends": range(12)})
+    part = choices.combine([choices.label(label) for label in choices.values], value)
     derived = []
-    (long,) = shortened(choices, [part], derived)
-    numbers = np.arange(1.0, 1 + len(long.values))
-    cost = GroupedCost(0.0, (CostTable(long.labels, numbers[long.ids]),), choices.values, tuple(derived))
-    whole = {"op": 1, "input": 2, "width": 3, "depth": 1, "ends": 4}
-    short = {"op": 1, "input": 2, "width": 3}
-    assert cost(short) == cost(whole) == numbers[long.values.index(_value(*whole.values()))]
-    with pytest.raises(MissingEntryError, match="no choice for 'depth', 'ends'"):
-        cost({"op": 0, "input": 0, "width": 3})
+    (short,) = shortened(choices, [part], derived)
+    assert [item.labels for item in derived] == [("depth", "kernel")]
+    numbers = np.arange(1.0, 1 + len(short.values))
+    cost = GroupedCost(0.0, (CostTable(short.labels, numbers[short.ids]),), choices.values, tuple(derived))
+    sample = {"depth": 1, "width": 3, "ends": 4}
+    assert cost(sample) == cost({**sample, "kernel": 5}) == numbers[short.values.index((1, None, 3, 4))]
+    with pytest.raises(MissingEntryError, match="no choice for 'kernel'"):
+        cost({**sample, "depth": 2})
 
 
 def test_values_without_alike_choices_stay_as_they_are():
