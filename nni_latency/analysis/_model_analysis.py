@@ -13,7 +13,7 @@ from torch import nn
 
 from nni_latency.analysis._partition import BlockOperators, count_params, split_into_blocks, split_onnx
 from nni_latency.analysis._suggestions import BlockNumbers, suggest
-from nni_latency.errors import InvalidValueError, check_ints
+from nni_latency.errors import InvalidValueError, check_ints, is_int
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
 from nni_latency.notebook import Drawn, bar_chart
 from nni_latency.operators import (
@@ -191,7 +191,7 @@ class ModelAnalysis(Drawn):
 
 def _inputs(input_shape: Any, batch_size: int | None, *, is_file: bool) -> Any:
     sizes = list(input_shape) if isinstance(input_shape, (tuple, list)) else []
-    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not sizes or not all(is_int(size, 1) for size in sizes):
         raise InvalidValueError(
             "The 'input_shape' must be whole numbers > 0 without the batch, such as (3, 224, 224). "
             f"Got {input_shape!r}."
