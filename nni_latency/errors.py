@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 #: Names in a list that a message gives at most.
 LISTED = 8
@@ -80,6 +80,28 @@ class LatencyWarning(UserWarning):
 
 class TargetWarning(LatencyWarning):
     """Warns that a target is of no effect, as every network of the space meets it; the message gives the range."""
+
+
+def is_int(value: object, least: int) -> bool:
+    """Whether a value is a whole number, and not below `least`.
+
+    >>> is_int(2, 1), is_int(0, 1), is_int(1.0, 1), is_int(True, 1)
+    (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def check_ints(owner: str, given: Mapping[str, object], /, **least: int) -> None:
+    """Raise `InvalidValueError` unless some of the given values are whole numbers, each not below its least value.
+
+    >>> check_ints("a search", {"epochs": 0}, epochs=1)
+    Traceback (most recent call last):
+    ...
+    nni_latency.errors.InvalidValueError: The 'epochs' of a search must be an int >= 1. Got 0.
+    """
+    for name, low in least.items():
+        if not is_int(given[name], low):
+            raise InvalidValueError(f"The {name!r} of {owner} must be an int >= {low}. Got {given[name]!r}.")
 
 
 def first_line(error: BaseException) -> str:

@@ -10,9 +10,9 @@ import re
 import secrets
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +38,9 @@ CACHE_VARIABLE = "NNI_LATENCY_CACHE"
 #: Letters of what a parser says of a file at most.
 _LONGEST_REASON = 300
 
+#: How a file begins that Git has in place of a large one.
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
 #: Permissions of a file that are not restricted, except by the umask.
 _ANYBODY = 0o666
 
@@ -49,7 +52,7 @@ _PATIENCE = 0.05
 def readable(path: str | Path, what: str, error: type[LatencyError] = FileFormatError) -> Iterator[None]:
     """Turn whatever a parser raises about a file into one sentence that names the file.
 
-    Errors of this package pass: they are sentences already.
+    Errors of this package pass: they are sentences already. Of a Git LFS pointer nothing else is said.
 
     Parameters
     ----------
@@ -75,13 +78,26 @@ def readable(path: str | Path, what: str, error: type[LatencyError] = FileFormat
     """
     try:
         yield
-    except LatencyError:
-        raise
-    except OSError as cause:
-        raise error(f"Cannot read {str(path)!r}: {cause.strerror or cause}.") from cause
     except Exception as cause:  # parsers raise anything about a damaged file
+        if _is_pointer(path):
+            raise error(f"{str(path)!r} is a Git LFS pointer, not the file itself. Run: git lfs pull") from cause
+        if isinstance(cause, LatencyError):
+            raise
+        if isinstance(cause, OSError):
+            raise error(f"Cannot read {str(path)!r}: {cause.strerror or cause}.") from cause
         reason = reason_of(cause)[:_LONGEST_REASON].rstrip(".")
         raise error(f"Cannot read {str(path)!r} as {what}: {reason}.") from cause
+
+
+def _is_pointer(path: str | Path) -> bool:
+    """Whether a file is what Git has in place of a large one."""
+    if not is_file(path):
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -262,6 +278,7 @@ def make_private(folder: Path) -> bool:
 
     Examples
     --------
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     make_private(Path(parent) / "new")
     True
@@ -292,14 +309,16 @@ def check_writable(path: Path) -> None:
     path : Path
         The file to be written later. Nothing is changed; its folder need not exist yet.
     """
-    if path.is_dir():
-        raise OutputError(f"Cannot write {str(path)!r}: it is a folder; name a file in it.")
-    folder = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
+    real = Path(os.path.realpath(path))
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        is_folder = real.is_dir()
+        if not is_folder:
+            first_new = next(part for part, folder in pairwise((real, *real.parents)) if folder.exists())
+            _new_beside(first_new, _ANYBODY).unlink()
     except OSError as error:
         raise OutputError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
+    if is_folder:
+        raise OutputError(f"Cannot write {str(path)!r}: it is a folder; name a file in it.")
     if path.exists() and not os.access(path, os.W_OK):
         raise OutputError(f"Cannot write {str(path)!r}: the file is read-only.")
 

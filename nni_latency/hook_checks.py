@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from nni_latency.errors import LatencyError, PluginError, reason_of
+from nni_latency.errors import LatencyError, PluginError, is_int, reason_of
 
 #: Description of valid values, and a function that returns whether a value is valid.
 Check = tuple[str, Callable[[Any], bool]]
@@ -226,10 +226,7 @@ NOT_NEGATIVE: Check = ("a number of 0 or more", lambda value: is_number(value, l
 FLAG: Check = ("True or False", lambda value: isinstance(value, bool))
 
 #: A number of things.
-COUNT: Check = (
-    "a whole number of 1 or more",
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
-)
+COUNT: Check = ("a whole number of 1 or more", lambda value: is_int(value, 1))
 
 
 def _guarded(function: Callable[..., Any], name: str, guard: Guard) -> Callable[..., Any]:

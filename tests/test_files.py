@@ -141,6 +141,12 @@ def test_check_writable_leaves_no_trace(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["n" * 300, "n" * 250, f"{'n' * 300}/a.json"])
+def test_check_writable_refuses_a_name_that_is_too_long(tmp_path, name):
+    with pytest.raises(OutputError, match=r"Cannot write '.*': File name too long\."):
+        check_writable(tmp_path / name)
+
+
 def test_check_writable_refuses_a_folder(tmp_path):
     with pytest.raises(OutputError, match=r"it is a folder; name a file in it"):
         check_writable(tmp_path)

@@ -13,7 +13,7 @@ from torch import nn
 
 from nni_latency.analysis._partition import BlockOperators, count_params, split_into_blocks, split_onnx
 from nni_latency.analysis._suggestions import BlockNumbers, suggest
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, check_ints, is_int
 from nni_latency.estimators import ActsEstimator, Estimate, Estimator, LayerEstimator
 from nni_latency.notebook import Drawn, bar_chart
 from nni_latency.operators import (
@@ -25,6 +25,7 @@ from nni_latency.operators import (
     precision_remarks,
     read_onnx,
     require_operators,
+    trace,
 )
 from nni_latency.units import format_count, format_metric, format_percent, number_of
 
@@ -80,7 +81,8 @@ class ModelAnalysis(Drawn):
         Inputs per run; by default 1, or the batch size of an ONNX file. A fixed size of a file is changed only if it is
         a batch, which reaches the outputs.
     estimator : Estimator, optional
-        Estimator of the latency of blocks.
+        Estimator of the latency of blocks. Where its platform does not execute operators that no output depends on,
+        they are left out.
     depth : int, optional
         Depth of the blocks in the module tree; by default natural blocks are chosen.
     example_inputs : Tensor, tuple or dict, optional
@@ -131,7 +133,10 @@ class ModelAnalysis(Drawn):
         if isinstance(model, nn.Module):
             assumed: tuple[str, ...] = ()
             ready = initialised(model, inputs)
-            parts = split_into_blocks(ready, inputs, depth)
+            graph = trace(ready, inputs, "graph")
+            if isinstance(estimator, LayerEstimator) and not estimator.runs_unused:
+                graph = graph.without_unused()
+            parts = split_into_blocks(ready, graph, depth)
             self.latency = None if estimator is None else estimator.estimate(model, inputs)
             self.params = count_params(ready, set())
         else:
@@ -186,13 +191,13 @@ class ModelAnalysis(Drawn):
 
 def _inputs(input_shape: Any, batch_size: int | None, *, is_file: bool) -> Any:
     sizes = list(input_shape) if isinstance(input_shape, (tuple, list)) else []
-    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not sizes or not all(is_int(size, 1) for size in sizes):
         raise InvalidValueError(
             "The 'input_shape' must be whole numbers > 0 without the batch, such as (3, 224, 224). "
             f"Got {input_shape!r}."
         )
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise InvalidValueError(f"The 'batch_size' must be an int >= 1. Got {batch_size!r}.")
+    if batch_size is not None:
+        check_ints("a ModelAnalysis", {"batch_size": batch_size}, batch_size=1)
     shape = InputShape(tuple(sizes))
     return [shape] if is_file else torch.empty(shape.shape(batch_size or 1), device="meta")
 
@@ -221,20 +226,18 @@ def _analyse(parts: list[BlockOperators], estimator: Estimator | None, whole: Fe
     ]
 
 
-def _cost(estimator: Any, ops: Sequence[OpSpec]) -> Estimate:
-    """Estimate the total cost of operators in any place."""
+def _cost(estimator: Any, ops: Sequence[OpSpec], neighbours: Sequence[Sequence[str] | None] | None = None) -> Estimate:
+    """Estimate the total cost of operators beside their neighbours, or in any place."""
     if isinstance(estimator, ActsEstimator):
         return estimator.estimate_block(ops)
-    found: Estimate = estimator.total([estimator.estimate_op(op) for op in ops])
+    parts = [estimator.estimate_op(op) for op in ops]
+    found: Estimate = estimator.total(
+        parts if neighbours is None else estimator.beside_neighbours(parts, ops, neighbours)
+    )
     return found
 
 
 def _cost_in_place(estimator: Any, blocks: Sequence[BlockOperators]) -> Estimate:
-    """Estimate the total cost of blocks of a network, whose operators cost what they do beside their neighbours."""
-    ops = [op for block in blocks for op in block.ops]
-    if not estimator.beside:
-        return _cost(estimator, ops)
+    """Estimate the total cost of blocks of a network."""
     neighbours = [names for block in blocks for names in block.neighbours]
-    parts = estimator.beside_neighbours(list(map(estimator.estimate_op, ops)), ops, neighbours)
-    found: Estimate = estimator.total(parts)
-    return found
+    return _cost(estimator, [op for block in blocks for op in block.ops], neighbours)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from nni_latency.errors import InvalidValueError
-from nni_latency.operators import Graph, OpSpec, TracedOperator, count_operators, packed_weights, parts_of, trace
+from nni_latency.errors import check_ints
+from nni_latency.operators import Graph, OpSpec, TracedOperator, count_operators, packed_weights, parts_of
 
 #: Container modules, which are never a block while they contain composite modules.
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -48,15 +48,15 @@ class BlockOperators:
     neighbours: tuple[tuple[str, ...] | None, ...]
 
 
-def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | None = None) -> list[BlockOperators]:
+def split_into_blocks(model: nn.Module, graph: Graph, depth: int | None = None) -> list[BlockOperators]:
     """Decompose a network into blocks.
 
     Parameters
     ----------
     model : nn.Module
         The network.
-    example_inputs : Tensor, tuple or dict
-        As for `nni_latency.operators.trace`.
+    graph : Graph
+        Its operators, as `nni_latency.operators.trace` finds them by ``graph``.
     depth : int, optional
         Depth of the blocks in the module tree. By default, containers are opened, and so is a block with more than half
         of the network's work that contains blocks.
@@ -69,11 +69,10 @@ def split_into_blocks(model: nn.Module, example_inputs: object, depth: int | Non
     Raises
     ------
     InvalidValueError
-        If the inputs do not match, or the depth is below 1.
+        If the depth is below 1.
     """
-    if depth is not None and depth < 1:
-        raise InvalidValueError(f"The 'depth' of blocks must be an int >= 1. Got {depth!r}.")
-    graph = trace(model, example_inputs, "graph")
+    if depth is not None:
+        check_ints("blocks", {"depth": depth}, depth=1)
     found = [(item.name.rpartition(".")[0], item.op) for item in graph.operators]
     modules = dict(model.named_modules())
     roots = _roots(model, found, depth)

@@ -17,13 +17,16 @@ from nni_latency.cli._console import named, print_lines, remarks, sentence
 from nni_latency.cli._estimator_report import CONSTANT, at_constant_power, constant_power_content
 from nni_latency.cli._network import NamedNetwork
 from nni_latency.cli._report import Column, Grid, Report, print_report, report_format
-from nni_latency.units import cost_row, format_count, format_metric, format_percent, format_seconds
+from nni_latency.units import cost_row, format_count, format_metric, format_percent, format_seconds, number_of
 
 #: Layers that are printed without --top.
 ROWS = 30
 
 #: What the least and the largest cost are called; of other metrics than latency, lowest and highest.
 _EXTREMES = {"latency": ("Fastest", "Slowest")}
+
+#: Networks that get a column each, beside several platforms.
+_BESIDE = 4
 
 _COUNTS = {"ACTS": "acts", "INP": "inp", "FLOPs": "flops", "parameters": "params", "bytes moved": "memory"}
 
@@ -112,9 +115,13 @@ def _takes_nearest(estimator: estimators.Estimator) -> bool:
 
 
 def comparison_report(
-    networks: Sequence[NamedNetwork], costs: Sequence[Mapping[str, Any]], platforms: Sequence[str], metric: str
+    networks: Sequence[NamedNetwork],
+    costs: Sequence[Mapping[str, Any]],
+    platforms: Sequence[str],
+    metric: str,
+    shown: Sequence[str] = (),
 ) -> Report:
-    """Report on several networks: a row for each platform, or for each network where the platform is one.
+    """Report on several networks: a row for each platform, or for each network where these are many or it is one.
 
     Parameters
     ----------
@@ -126,6 +133,8 @@ def comparison_report(
         In the order of the rows.
     metric : str
         What is compared.
+    shown : sequence of str, optional
+        Platforms that get a table each where networks are many; by default all.
     """
     value, low, high = cost_row(None, metric)
     ranked = sorted(costs, key=lambda row: row[value])
@@ -138,7 +147,7 @@ def comparison_report(
         for word, row in ((least, ranked[0]), (most, ranked[-1]))
     ]
     content = {"platforms": rows, "networks": ranked}
-    if len(platforms) > 1:
+    if len(platforms) > 1 and len(networks) <= _BESIDE:
         columns = [
             Column("platform", "platform"),
             *(Column(name, text, metric=metric) for text, name in shorts.items()),
@@ -146,9 +155,8 @@ def comparison_report(
             Column("sure", "sure", lambda sure: "yes" if sure else "no"),
             Column(f"{most.lower()} / {least.lower()}", "factor", "{:.2f}".format),
         ]
-        shown = [{**row, "best": shorts[row["best"]]} for row in rows]
-        return Report(Grid(shown, columns), content, rows, after=lines)
-    shown = [{**row, "name": shorts[row["network"]], "factor": row[value] / ranked[0][value]} for row in ranked]
+        named_rows = [{**row, "best": shorts[row["best"]]} for row in rows]
+        return Report(Grid(named_rows, columns), content, rows, after=lines)
     columns = [
         Column("network", "name"),
         Column(metric, value, metric=metric),
@@ -156,7 +164,19 @@ def comparison_report(
         Column("to", high, metric=metric),
         Column(f"times the {least.lower()}", "factor", "{:.2f}".format),
     ]
-    return Report(Grid(shown, columns, platforms[0]), content, rows=ranked, after=lines)
+    by_platform = {name: [row for row in ranked if row["platform"] == name] for name in shown or platforms}
+    first, *others = (
+        Grid(
+            [{**row, "name": shorts[row["network"]], "factor": row[value] / own[0][value]} for row in own],
+            columns,
+            name,
+        )
+        for name, own in by_platform.items()
+    )
+    left = len(platforms) - len(by_platform)
+    if left:
+        lines.append(f"{number_of(left, 'more platform')}: name some with --platform, or print all with --format csv.")
+    return Report(first, content, rows if len(platforms) > 1 else ranked, after=[*others, *lines])
 
 
 def _short_names(networks: Sequence[NamedNetwork]) -> dict[str, str]:

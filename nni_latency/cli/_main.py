@@ -160,11 +160,16 @@ def main() -> None:
 def run() -> None:
     """Run the command line of this process; a command that runs networks of the user is watched."""
     arguments = sys.argv[1:]
-    if is_needed(arguments):
-        sys.exit(supervise(arguments))
-    begin_supervised()
     try:
-        # Under supervision this is another process, and its own name is not that of the command.
-        main(prog_name="nni-latency")
-    finally:
-        end_supervised()
+        if is_needed(arguments):
+            sys.exit(supervise(arguments))
+        begin_supervised()
+        try:
+            # Under supervision this is another process, and its own name is not that of the command.
+            main(prog_name="nni-latency")
+        finally:
+            end_supervised()
+    except KeyboardInterrupt:
+        # Before a command runs: plugins are loaded, for instance.
+        click.echo("\nInterrupted.", err=True)
+        sys.exit(INTERRUPTED)

@@ -154,8 +154,9 @@ def _predict_platforms(
         print_report(_platforms_report(known, item, graph, rows, answer.top))
     else:
         costs = [{"network": item.text, **row} for item, _, rows in found for row in rows]
-        ids = [*wanted, *([new.id] if new is not None else [])]
-        print_report(comparison_report(named, costs, ids, "latency"))
+        guessed = [] if new is None else [new.id]
+        shown = [] if answer.platform else guessed or [_best_known(known, here, wanted)]
+        print_report(comparison_report(named, costs, [*wanted, *guessed], "latency", shown))
     print_lines(remarks(), _assumptions(found))
     print_lines(remarks(), map(sentence, doubts))
     print_lines(remarks(), here.remarks(speeds))
@@ -210,6 +211,12 @@ def _chosen_platforms(known: graphs.GraphPredictor, names: tuple[str, ...], devi
             )
         found |= dict.fromkeys(fitting)
     return list(found)
+
+
+def _best_known(known: graphs.GraphPredictor, here: Here, names: Sequence[str]) -> str:
+    """Return the platform on which most networks were measured: of this machine, if any of them is."""
+    counts = {item.id: count for item, count in zip(known.platforms_, known.counts_, strict=True)}
+    return here.first(sorted(names, key=counts.__getitem__, reverse=True))[0]
 
 
 def _doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nni_latency.cli._option import fields_option, with_fields
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, is_int
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -48,7 +48,7 @@ def check_whole(record: DataclassInstance, **least: int) -> None:
     """Raise `InvalidValueError` unless fields are whole numbers, each at least so large."""
     for name, smallest in least.items():
         value = getattr(record, name)
-        if type(value) is not int or value < smallest:
+        if not is_int(value, smallest):
             raise _not_as_expected(name, f"a whole number >= {smallest}", value)
 
 

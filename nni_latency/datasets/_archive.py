@@ -251,7 +251,9 @@ class NodeDocument(StrictDocument):
 
     name: str
     op: NonNegativeInt = Field(description="its place in the list of operators")
-    sources: list[NonNegativeInt] = Field(default_factory=list)
+    sources: list[NonNegativeInt] = Field(
+        default_factory=list, description="place of the operator behind each tensor that it takes"
+    )
     last_call: int = -1
     details: NonNegativeInt = Field(default=0, description="their place in the list of details")
     parameters: NonNegativeInt | None = Field(default=None, description="those that no operator before it takes")
@@ -285,7 +287,7 @@ class GraphDocument(StrictDocument):
                 NodeDocument(
                     name=item.name,
                     op=op_places[item.op],
-                    sources=list(item.sources),
+                    sources=list(item.reads),
                     last_call=item.last_call,
                     details=detail_places[item.details],
                     parameters=item.parameters,
@@ -309,9 +311,11 @@ class GraphDocument(StrictDocument):
         for place, node in enumerate(self.nodes):
             if any(source >= place for source in node.sources):
                 raise ValueError(f"the operator {node.name!r} takes the result of one that follows")
-            sources = tuple(node.sources)
+            sources, reads = tuple(dict.fromkeys(node.sources)), tuple(node.sources)
             known = details[node.details]
-            operators.append(TracedOperator(node.name, ops[node.op], sources, node.last_call, known, node.parameters))
+            operators.append(
+                TracedOperator(node.name, ops[node.op], sources, node.last_call, known, node.parameters, reads)
+            )
         outputs, inputs = (tuple(map(tuple, shapes)) for shapes in (self.outputs, self.inputs))
         return Graph(tuple(operators), self.n_calls, outputs, inputs, tuple(self.remarks))
 

@@ -13,6 +13,7 @@ from nni_latency.costs import Cost
 from nni_latency.datasets._archive import Archive, LatencyDocument, NetworksDocument, Part, RunDocument
 from nni_latency.documents import SavedFile
 from nni_latency.errors import FileFormatError, InvalidValueError, listed
+from nni_latency.files import readable
 from nni_latency.graphs import latency_conflicts
 from nni_latency.operators import Graph
 from nni_latency.platforms import Platform
@@ -227,7 +228,9 @@ def load_networks(path: str | os.PathLike[str] | None = None) -> NetworkSet:
         )
     file = SavedFile.of(SHIPPED if path is None else path)
     archive = Archive(file)
-    return _networks_of(archive, archive.header(file))
+    with readable(file.path, "a data set of networks"):
+        header = archive.header(file)
+    return _networks_of(archive, header)
 
 
 def _networks_of(archive: Archive, header: NetworksDocument) -> NetworkSet:

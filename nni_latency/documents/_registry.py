@@ -165,11 +165,11 @@ def load(path: str | os.PathLike[str], kinds: Sequence[str] = tuple(KINDS)) -> A
     'LookupTable'
     """
     file = SavedFile.of(path)
-    if len(kinds) > 1 and file.says_nothing:
-        raise FileFormatError(
-            f"{str(file)!r} is not a file of nni_latency: it does not say what it holds. If it was cut off while it "
-            "was copied, take it again from where it came."
-        )
-    loader = pkgutil.resolve_name(KINDS[file.kind if file.kind in kinds else kinds[0]])
     with naming(file.path), readable(file.path, "a file of nni_latency"):
+        if len(kinds) > 1 and file.says_nothing:
+            raise FileFormatError(
+                f"{str(file)!r} is not a file of nni_latency: it does not say what it holds. If it was cut off while "
+                "it was copied, take it again from where it came."
+            )
+        loader = pkgutil.resolve_name(KINDS[file.kind if file.kind in kinds else kinds[0]])
         return loader(file)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from nni_latency.errors import FileFormatError, reason_of
+from nni_latency.errors import FileFormatError, is_int, reason_of
 from nni_latency.operators import OpSpec, capture_operators
 
 #: Columns to read.
@@ -142,7 +142,7 @@ def _costs(path: str | Path, line: int, row: Mapping[str, str]) -> tuple[float, 
 
 def _shape(text: str) -> Shape:
     shape = ast.literal_eval(text)
-    if not (isinstance(shape, tuple) and shape and all(isinstance(size, int) and size > 0 for size in shape)):
+    if not (isinstance(shape, tuple) and shape and all(is_int(size, 1) for size in shape)):
         raise ValueError(f"{text!r} is no shape")
     return shape
 

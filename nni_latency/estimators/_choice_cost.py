@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -235,16 +236,35 @@ class GroupedCost(ChoiceCost):
         for label, value in chosen.items():
             if label in self.values and value not in self.values[label]:
                 raise self._sample_error(chosen, error) from error
+        try:
+            possible = self._possible(chosen)
+        except ValueError:
+            raise self._sample_error(chosen, error) from error
         parts = [self.constant]
         for table in self.tables:
-            places = tuple(
-                self.values[label].index(chosen[label]) if label in chosen else slice(None) for label in table.labels
-            )
-            left = np.unique(table.costs[places])
-            if len(left) != 1:
+            places = [[self.values[label].index(value) for value in possible[label]] for label in table.labels]
+            left = np.unique(table.costs[np.ix_(*places)])
+            if len(left) != 1 or math.isnan(left[0]):
                 raise self._sample_error(chosen, error) from error
             parts.append(float(left[0]))
         return float(self.of_sum(self.combination.total(parts)))
+
+    def _possible(self, chosen: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+        """Return the values that each label can have where a sample lacks some labels."""
+        found: dict[str, Sequence[Any]] = {
+            label: (chosen[label],) if label in chosen else values for label, values in self.values.items()
+        }
+        for item in self.derived:
+            try:
+                rows = [item.function({label: values[0] for label, values in found.items() if len(values) == 1})]
+            except KeyError:
+                sets = [found[label] for label in item.labels]
+                if math.prod(map(len, sets)) > _LARGEST_TABLE:
+                    continue
+                rows = [item.function(dict(zip(item.labels, row, strict=True))) for row in itertools.product(*sets)]
+            columns = map(dict.fromkeys, zip(*rows, strict=True))
+            found |= {label: tuple(column) for label, column in zip(item.outputs, columns, strict=True)}
+        return found
 
     def _sample_error(self, sample: Mapping[str, Any], reason: Exception | str) -> LatencyError:
         return sample_error(sample, self.values, reason, self.derived)

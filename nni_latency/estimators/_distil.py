@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, check_ints
 from nni_latency.estimators._additive import AdditiveCost
 from nni_latency.estimators._base import Estimator
 from nni_latency.estimators._scores import Scores, score
@@ -198,19 +199,13 @@ def _work(layers: Sequence[PlanLayer]) -> list[NDArray[np.float64]]:
 def _number(n_samples: int | None, sizes: Sequence[int]) -> int:
     if n_samples is None:
         return min(_MOST, max(_LEAST, 2 * (1 + sum(size - 1 for size in sizes))))
-    if not isinstance(n_samples, int) or n_samples < 10:
-        raise InvalidValueError(f"The 'n_samples' of distil must be an int >= 10. Got {n_samples!r}.")
+    check_ints("distil", {"n_samples": n_samples}, n_samples=10)
     return n_samples
 
 
 def _design(sizes: Sequence[int], n_samples: int, random: np.random.Generator) -> NDArray[np.int64]:
     """Return all networks if they are few, otherwise a sample in which every choice of a label occurs equally often."""
-    total = 1
-    for size in sizes:
-        total *= size
-        if total > n_samples:
-            break
-    else:
+    if math.prod(sizes) <= n_samples:
         return np.indices(sizes).reshape(len(sizes), -1).T.astype(np.int64)
     columns = []
     for size in sizes:

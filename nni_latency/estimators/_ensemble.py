@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -150,6 +151,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
 
     def _settle(self) -> None:
         """Take the means of the members; of the residency, that of the saved share, over its mean scale."""
+        self.__dict__.pop("beside", None)
         weighed = list(zip(self.weights_, self.members, strict=True))
         self.constant = math.fsum(weight * member.constant for weight, member in weighed)
         # Errors of the members are correlated and do not cancel.
@@ -174,7 +176,7 @@ class LayerEnsemble(_Ensemble, LayerEstimator):
         weights = [weight * member.calibration for weight, member in zip(self.weights_, self.members, strict=True)]
         return weighed_pairs([member.pairs for member in self.members], weights)
 
-    @property
+    @cached_property
     def beside(self) -> Mapping[OpSpec, Mapping[str, float]]:
         """Weighted mean of the costs beside neighbours of the members that know an operator."""
         return {op: self._mean_beside(op) for op in dict.fromkeys(op for item in self.members for op in item.beside)}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -107,23 +107,23 @@ class OperatorPredictor:
 
     @cached_property
     def _families(self) -> dict[str, _Family]:
-        members: dict[str, list[int]] = defaultdict(list)
-        for index, op in enumerate(self.ops):
-            members[family_of(op)].append(index)
-        return {name: self._family(indices) for name, indices in members.items()}
+        return self._models(family_of)
 
     @cached_property
     def _kinds(self) -> dict[str, _Family]:
         """Models by kind, for families without measured members."""
-        members: dict[str, list[int]] = defaultdict(list)
-        for index, op in enumerate(self.ops):
-            members[op.kind].append(index)
-        return {name: self._family(indices, unsure=_UNSURE) for name, indices in members.items()}
+        return self._models(lambda op: op.kind, unsure=_UNSURE)
 
-    def _family(self, indices: list[int], unsure: float = 0.0) -> _Family:
-        ops, costs = [self.ops[index] for index in indices], np.array([self.costs[index] for index in indices])
-        weights = _plain_weights(ops, costs) if len(ops) >= _FEWEST else self._shared_weights
-        return _Family(ops, costs, weights, unsure)
+    def _models(self, name_of: Callable[[OpSpec], str], unsure: float = 0.0) -> dict[str, _Family]:
+        members: dict[str, list[tuple[OpSpec, float]]] = defaultdict(list)
+        for op, cost in zip(self.ops, self.costs, strict=True):
+            members[name_of(op)].append((op, cost))
+        found = {}
+        for name, known in members.items():
+            ops, costs = [op for op, _ in known], np.array([cost for _, cost in known])
+            weights = _plain_weights(ops, costs) if len(ops) >= _FEWEST else self._shared_weights
+            found[name] = _Family(ops, costs, weights, unsure)
+        return found
 
     @cached_property
     def _shared_weights(self) -> Array:

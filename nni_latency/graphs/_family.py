@@ -15,7 +15,7 @@ import torch
 from joblib import delayed
 from torch import nn
 
-from nni_latency.errors import InvalidValueError, UnknownNameError
+from nni_latency.errors import InvalidValueError, UnknownNameError, check_ints
 from nni_latency.files import write_atomically
 from nni_latency.graphs import _block_networks as blocks
 from nni_latency.graphs import _mobile_networks as mobile
@@ -323,8 +323,7 @@ def members_in_turn(members: Sequence[NetworkFamily], count: int, first_seed: in
     InvalidValueError
         If the count is not positive.
     """
-    if count < 1:
-        raise InvalidValueError(f"The 'count' of networks must be an int >= 1. Got {count}.")
+    check_ints("networks", {"count": count}, count=1)
     return [(family, seed) for seed in range(first_seed, first_seed + count) for family in members]
 
 

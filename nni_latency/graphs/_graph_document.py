@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocument
 from nni_latency.errors import FileFormatError, OutputError, first_line
-from nni_latency.files import replacing
+from nni_latency.files import readable, replacing
 from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS
 from nni_latency.graphs._graph_network import GraphNetwork
 from nni_latency.graphs._intervals import DOUBTS, Ranges
@@ -150,7 +150,8 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
 
 def read_predictor(path: Path) -> tuple[dict[str, Any], LearnedGraphs]:
     """Read and validate settings and state of a predictor."""
-    content, tensors = _load(path)
+    with readable(path, "a graph predictor"):
+        content, tensors = _load(path)
     FORMAT.check(content, str(path))
     # Versions that describe operators in another way may differ in more, which is not damage.
     if content.get("description", _description()) != _description():

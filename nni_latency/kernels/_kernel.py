@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, check_ints
 from nni_latency.units import whole_number
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -79,10 +79,8 @@ class Kernel:
                 "A Kernel must have a kind and names that are identifiers, the names sorted, each once. "
                 f"Got {self.kind!r} with {names}."
             )
-        for name, size in self.configuration:
-            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-                raise InvalidValueError(f"The {name!r} of a Kernel must be an int >= 0. Got {size!r}.")
         object.__setattr__(self, "_sizes", dict(self.configuration))
+        check_ints("a Kernel", self._sizes, **dict.fromkeys(names, 0))
 
     @classmethod
     def of(cls, kind: str, /, **configuration: int) -> Kernel:

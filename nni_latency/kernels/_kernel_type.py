@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from nni_latency.errors import InvalidValueError, PluginError
+from nni_latency.errors import InvalidValueError, PluginError, is_int
 from nni_latency.hook_checks import Check, PluginCall, plugin_origin
 from nni_latency.kernels._kernel import Kernel
 from nni_latency.kernels._layers import Shapes, Sizes, build_chain, chain_operators
@@ -66,8 +66,7 @@ class Domain:
 
 def _are_shapes(answer: Any) -> bool:
     return isinstance(answer, (list, tuple)) and all(
-        isinstance(shape, (list, tuple)) and all(isinstance(size, int) and size > 0 for size in shape)
-        for shape in answer
+        isinstance(shape, (list, tuple)) and all(is_int(size, 1) for size in shape) for shape in answer
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from nni_latency.documents import DocumentFormat, StrictDocument
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, check_ints
 from nni_latency.files import write_atomically
 from nni_latency.kernels._catalogue import kernel_types
 from nni_latency.kernels._kernel import Kernel
@@ -98,13 +98,10 @@ class Sampling:
     test_sample_num: int = 0
 
     def __post_init__(self) -> None:
-        least = {"init_sample_num": 10, "finegrained_sample_num": 1, "iteration": 0, "seed": 0, "test_sample_num": 0}
-        for name, low in least.items():
-            value = getattr(self, name)
-            if name == "iteration" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise InvalidValueError(f"The {name!r} of a Sampling must be an int >= {low}. Got {value!r}.")
+        least = {"init_sample_num": 10, "finegrained_sample_num": 1, "seed": 0, "test_sample_num": 0}
+        if self.iteration is not None:
+            least["iteration"] = 0
+        check_ints("a Sampling", vars(self), **least)
         if not 0 < self.error_threshold < 1:
             raise InvalidValueError(
                 f"The 'error_threshold' of a Sampling must be in (0, 1). Got {self.error_threshold!r}."

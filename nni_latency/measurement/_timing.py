@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from nni_latency.costs import Cost
-from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError
+from nni_latency.errors import InvalidValueError, MeasurementError, MismatchError, check_ints
 
 #: One part of a chain, which takes the output of the previous part.
 Stage = Callable[[Any], Any]
@@ -89,8 +89,7 @@ class Protocol:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in {"n_warmup": 0, "n_run": 1, "rounds": 1, "threads": 1, "processes": 1, "seed": 0}.items():
-            self._check_int(name, low)
+        check_ints("a Protocol", vars(self), n_warmup=0, n_run=1, rounds=1, threads=1, processes=1, seed=0)
         self._check_float("outlier", 0.0, 0.5, open_left=False)
         self._check_float("statistic", 0.0, 1.0)
         self._check_float("confidence", 0.0, 1.0)
@@ -98,11 +97,6 @@ class Protocol:
         self._check_float("half_width", 0.0, 1.0, open_left=False)
         self._check_float("timeout", 0.0, math.inf)
         self._check_float("max_measure_execution_time", 0.0, math.inf)
-
-    def _check_int(self, name: str, low: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InvalidValueError(f"The {name!r} of a Protocol must be an int >= {low}. Got {value!r}.")
 
     def _check_float(self, name: str, low: float, high: float, *, open_left: bool = True) -> None:
         value = getattr(self, name)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nni_latency.errors import InvalidValueError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, UnreachableTargetError, check_ints
 from nni_latency.nas import _nni
 from nni_latency.spaces import labels_of
 from nni_latency.units import number_of
@@ -79,13 +79,8 @@ class ENAS(_nni.RandomOneShot):
         attempts: int = 10_000,
         **kwargs: Any,
     ) -> None:
-        for name, value, least in (
-            ("batches_per_update", batches_per_update, 2),
-            ("warmup_epochs", warmup_epochs, 0),
-            ("attempts", attempts, 1),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise InvalidValueError(f"The {name!r} of ENAS must be an int >= {least}. Got {value!r}.")
+        counts = {"batches_per_update": batches_per_update, "warmup_epochs": warmup_epochs, "attempts": attempts}
+        check_ints("ENAS", counts, batches_per_update=2, warmup_epochs=0, attempts=1)
         if not controller_learning_rate > 0:
             raise InvalidValueError(
                 f"The 'controller_learning_rate' of ENAS must be > 0. Got {controller_learning_rate!r}."

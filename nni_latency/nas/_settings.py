@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, check_ints
 
 #: Strategies with the expected cost in their loss.
 DIFFERENTIABLE = ("fbnet", "darts", "gumbel-darts", "proxyless")
@@ -46,10 +46,7 @@ class SearchSettings:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("final_epochs", 0), ("batch_size", 2), ("seed", 0), ("threads", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise InvalidValueError(f"The {name!r} of a search must be an int >= {least}. Got {value!r}.")
+        check_ints("a search", vars(self), epochs=1, final_epochs=0, batch_size=2, seed=0, threads=1)
         if not self.learning_rate > 0:
             raise InvalidValueError(f"The 'learning_rate' of a search must be > 0. Got {self.learning_rate!r}.")
 

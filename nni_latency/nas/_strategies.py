@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError, UnreachableTargetError
+from nni_latency.errors import InvalidValueError, LatencyError, UnknownNameError, UnreachableTargetError, check_ints
 from nni_latency.nas import _nni
 from nni_latency.nas._enas import ENAS
 from nni_latency.nas._expectation import expected_cost
@@ -372,8 +372,7 @@ class RandomOneShot(_nni.RandomOneShot):
     """
 
     def __init__(self, filter: Any = None, *, attempts: int = 10_000, **kwargs: Any) -> None:  # noqa: A002
-        if not isinstance(attempts, int) or attempts < 1:
-            raise InvalidValueError(f"The 'attempts' of RandomOneShot must be an int >= 1. Got {attempts!r}.")
+        check_ints("RandomOneShot", {"attempts": attempts}, attempts=1)
         super().__init__(filter, **kwargs)
         self.attempts = attempts
 

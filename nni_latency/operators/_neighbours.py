@@ -46,14 +46,15 @@ def ways_to(
     end : int or None
         The tensor from elsewhere at which the way ends; None if there is none.
     """
-    if place < 0:
-        yield (), place
-    elif not is_passed(ops[place]) or not sources[place]:
-        yield (place,), None
-    else:
-        for source in sources[place]:
-            for places, end in ways_to(source, ops, sources):
-                yield (place, *places), end
+    way: list[int] = []
+    left = [(0, place)]
+    while left:
+        length, place = left.pop()
+        way[length:] = [place] if place >= 0 else []
+        if place >= 0 and sources[place] and is_passed(ops[place]):
+            left += [(length + 1, source) for source in reversed(sources[place])]
+        else:
+            yield tuple(way), place if place < 0 else None
 
 
 def neighbours_of(ops: Sequence[OpSpec], sources: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:

@@ -384,8 +384,11 @@ class Inference:
         return assumed_shape(sizes, given), dtype, False
 
     def _check(self, shape: Shape) -> None:
-        if any(size < 0 for size in shape) or math.prod(shape) > LARGEST_TENSOR:
-            raise ValueError(f"it would return a tensor of {'x'.join(map(str, shape))}")
+        made = f"it would return a tensor of {'x'.join(map(str, shape))}"
+        if any(size < 0 for size in shape):
+            raise ValueError(f"{made}, with a size below 0")
+        if math.prod(shape) > LARGEST_TENSOR:
+            raise ValueError(f"{made}, and 2^40 numbers are the most that are read")
 
     def _evaluated(
         self, node: Any, inputs: Sequence[Value | None], opsets: Mapping[str, int]

@@ -7,7 +7,6 @@ import graphlib
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -234,14 +233,6 @@ def _bytes(onnx: Any, tensor: Any) -> bytes:
     except Exception:  # tensors of a file may be malformed
         found = tensor.SerializeToString(deterministic=True)
     return found
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """Shape and element type of a tensor in a file; dynamic sizes are 0."""
-
-    shape: Shape
-    dtype: str = "float32"
 
 
 def shape_in_file(item: Any) -> Shape:

@@ -17,6 +17,7 @@ from nni_latency.operators._onnx_inference import RANDOM, STANDARD, Inference, V
 from nni_latency.operators._onnx_kinds import IDLE, equivalent, holds_weights, is_described, runtime_hints
 from nni_latency.operators._onnx_model import attributes_of, check_attributes, name_of
 from nni_latency.operators._op_spec import OpSpec
+from nni_latency.units import number_of
 
 #: Largest number of operators of a network, and of visited nodes.
 _MOST_OPERATORS, _MOST_VISITS = 100_000, 500_000
@@ -386,6 +387,12 @@ class Walk:
         states: Sequence[Value | None] = inputs[first : len(inputs) - n_scanned]
         scanned = inputs[len(inputs) - n_scanned :]
         axes = list(attributes.get("scan_input_axes", [axis] * n_scanned))
+        n_inputs = len(inputs) - first
+        if len(body.input) != n_inputs:
+            raise ValueError(f"it has {number_of(n_inputs, 'input')}, and its body takes {len(body.input)}")
+        if n_scanned > n_inputs or len(axes) != n_scanned:
+            scanned_along = f"{n_scanned} along {number_of(len(axes), 'axis', 'axes')}"
+            raise ValueError(f"it has {number_of(n_inputs, 'input')}, of which it scans {scanned_along}")
         slices = [self._slice(item, at) for item, at in zip(scanned, axes, strict=True) if item is not None]
         count = min((item.shape[at] for item, at in zip(scanned, axes, strict=True) if item is not None), default=0)
         self._check_turns(count, frame.prefix + name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nni_latency.errors import InvalidValueError, UnknownNameError, listed
+from nni_latency.errors import InvalidValueError, UnknownNameError, check_ints, listed
 from nni_latency.files import is_file, naming, readable
 from nni_latency.tables import MeasurePlan
 from nni_latency.units import number_of, whole_number
@@ -112,10 +112,7 @@ class FBNetGeometry:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise UnknownNameError.of("preset", self.preset, list(PRESETS))
-        for name in ("input_size", "num_classes", "head_channels"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise InvalidValueError(f"The {name!r} of FBNetSpace must be an int >= 1. Got {value!r}.")
+        check_ints("FBNetSpace", vars(self), input_size=1, num_classes=1, head_channels=1)
         for name in ("width", "depth"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 < value <= 8):

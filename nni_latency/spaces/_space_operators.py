@@ -66,15 +66,7 @@ class SpaceOperators:
         return tuple(found)
 
     def operators_of(self, sample: Mapping[str, Any]) -> Counter[OpSpec]:
-        """Count the operators of one network.
-
-        Raises
-        ------
-        MissingEntryError
-            If the sample lacks a label, or has a choice that is not in the space.
-        InvalidValueError
-            If the sample is not a network of the space.
-        """
+        """Count the operators of one network; raises as `items_of`."""
         return Counter({item: count for item, count in self.items_of(sample).items() if isinstance(item, OpSpec)})
 
     def items_of(self, sample: Mapping[str, Any]) -> Counter[OpSpec | Beside]:

@@ -116,7 +116,7 @@ def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
     if first.metric != second.metric:
         raise MismatchError(f"A table of {first.metric} cannot be compared with one of {second.metric}.")
     folded: list[LookupTable] = [fold_calibration(table) for table in (first, second)]
-    mine, theirs = (_costs(table) for table in folded)
+    mine, theirs = ({place: entry.value for place, entry in table.places()} for table in folded)
     common = _common(mine, theirs)
     if not common:
         raise MismatchError(
@@ -140,10 +140,6 @@ def compare_tables(first: LookupTable, second: LookupTable) -> TableComparison:
         only_second=tuple(place for place in theirs if place not in mine),
         differences=tuple(differences),
     )
-
-
-def _costs(table: LookupTable) -> dict[tuple[str, str], float]:
-    return {place: entry.value for place, entry in table.places()}
 
 
 def _common(

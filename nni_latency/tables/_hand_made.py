@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, is_int
 from nni_latency.operators import OpSpec
 from nni_latency.tables._entries import Entry, TableLayer
 from nni_latency.tables._plan import UNKNOWN_SPACE, SpaceReference, measure_plan_of
@@ -52,7 +52,7 @@ def _values(label: str, mutable: Any) -> Sequence[Any]:
 
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
+    if not shape or not all(is_int(size, 1) for size in shape):
         raise InvalidValueError(f"The 'input_shape' must be whole numbers of at least 1, batch first. Got {shape!r}.")
     return tuple(shape)
 

@@ -189,7 +189,7 @@ def test_what_is_not_counted_is_listed():
         (((4, 33, 33),), r"do not fit _Net"),
         (((3, 0, 3),), r"'input_shape' must be whole numbers > 0 .* Got \(3, 0, 3\)"),
         (("3,33,33",), r"'input_shape' must be whole numbers"),
-        (((3, 33, 33), 0), r"'batch_size' must be an int >= 1. Got 0"),
+        (((3, 33, 33), 0), r"'batch_size' of a ModelAnalysis must be an int >= 1. Got 0"),
     ],
 )
 def test_input_that_makes_no_sense_is_refused(arguments, message):

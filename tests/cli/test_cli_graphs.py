@@ -109,6 +109,21 @@ def test_networks_are_compared(run, fails, predictor, folder):
     assert "is named twice" in fails("predict", small, small, "-e", predictor)
 
 
+def test_many_networks_are_a_row_each(run, predictor, folder):
+    files = [folder / "onnx" / f"n{number}.onnx" for number in range(6)]
+    command = ["predict", *files, "-e", predictor]
+    shown = run(*command).stdout
+    assert all(shown.count(file.name) == 1 + (file is files[0]) for file in files[:-1]), shown
+    assert FAST.id in shown
+    assert "1 more platform: name some with --platform, or print all with --format csv." in shown
+    both = run(*command, "--platform", "fast", "--platform", "slow").stdout
+    assert both.count(files[1].name) == 2
+    assert "more platform" not in both
+    found = json.loads(run(*command, "--format", "json").stdout)
+    assert (len(found["platforms"]), len(found["networks"])) == (2, 12)
+    assert len(run(*command, "--format", "csv").stdout.splitlines()) == 3
+
+
 def test_files_of_one_name_keep_their_folders(run, predictor, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, source in (("a/n0.onnx", "n0"), ("b/n0.onnx", "n11"), ("b/n11.onnx", "n11")):

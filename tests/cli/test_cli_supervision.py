@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nni_latency.cli import _supervision
+from nni_latency.cli import _main, _supervision
 
 NETWORKS = Path(__file__).with_name("hostile_networks.py")
 FIT = Path(__file__).parents[1] / "tables" / "data" / "acts_1_refined.json"
@@ -136,3 +136,14 @@ def test_a_command_that_is_watched_goes_by_its_own_name():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: nni-latency profile ")
+
+
+def test_interrupt_before_a_command_begins_is_130_with_a_sentence(monkeypatch, capsys):
+    def interrupted(_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_main, "is_needed", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        _main.run()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "\nInterrupted.\n"

@@ -186,3 +186,40 @@ def test_a_table_of_operators_is_shown_and_one_of_a_newer_version_refused(fails,
     content = json.loads((DATA / "operators_1.json").read_text())
     (tmp_path / "table.json").write_text(json.dumps({**content, "version": 99}))
     assert "has version 99" in fails("show", "table.json")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", "FILE.onnx"),
+        ("predict", "resnet18", "-e", "FILE.safetensors"),
+        ("predict", "fbnet@fbnet-c", "-e", "FILE"),
+        ("show", "FILE.json"),
+        ("show", "FILE.zip"),
+        ("learn", "graph", "--dataset", "FILE.zip", "--out", "out"),
+        ("table", "merge", "FILE.json", "other.json", "--out", "out"),
+        ("table", "import", "FILE.csv", *TINY_OPTIONS, "--unit", "ms", "--out", "out"),
+    ],
+)
+def test_a_pointer_of_git_lfs_is_named_as_such(fails, tmp_path, words):
+    name = next(word for word in words if word.startswith("FILE"))
+    (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 123456\n")
+    assert f"'{name}' is a Git LFS pointer, not the file itself. Run: git lfs pull" in fails(*words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", "NAME.onnx"),
+        ("predict", "resnet18", "-e", "NAME"),
+        ("show", "NAME"),
+        ("learn", "graph", "--dataset", "NAME", "--out", "out"),
+        ("table", "import", "NAME", *TINY_OPTIONS, "--unit", "ms", "--out", "out"),
+        ("build-lut", *TINY_OPTIONS, "--out", "NAME"),
+        ("build-lut", *TINY_OPTIONS, "--out", "NAME/out"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused(fails, words):
+    message = fails(*(word.replace("NAME", "n" * 300) for word in words))
+    assert "File name too long" in message or "no file" in message, message

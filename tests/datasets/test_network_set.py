@@ -12,10 +12,10 @@ import pytest
 from toy_platforms import FAST, SLOW
 
 import nni_latency.datasets._network_set as network_set
-from nni_latency.datasets import load_networks, save_networks
+from nni_latency.datasets import GraphDocument, load_networks, save_networks
 from nni_latency.errors import FileFormatError, InvalidValueError
 from nni_latency.measurement import NetworkSummary
-from nni_latency.operators import graph_key, read_onnx
+from nni_latency.operators import Graph, OpSpec, TracedOperator, graph_key, read_onnx
 
 
 def test_latencies_are_read_as_they_were_written(saved):
@@ -37,6 +37,14 @@ def test_graphs_are_those_of_the_files(saved, files):
         assert entry.graph == read_onnx(file.path)
         assert graph_key(entry.graph) == entry.graph_key
     assert found[0].graph is found[2].graph
+
+
+def test_a_tensor_that_an_operator_reads_twice_survives_its_document():
+    relu, add = OpSpec.of("relu", [(1, 8)]), OpSpec.of("add", [(1, 8), (1, 8)])
+    operators = TracedOperator("a", relu), TracedOperator("b", add, (0,), reads=(0, 0))
+    graph = Graph(operators, 2, ((1, 8),), ((1, 8),))
+    found = GraphDocument.model_validate_json(GraphDocument.of(graph).model_dump_json(exclude_defaults=True))
+    assert found.to_graph() == graph
 
 
 def test_kernels_are_groups_of_operators_that_add_up(saved):

@@ -94,6 +94,31 @@ def test_a_label_that_makes_no_difference_may_be_missing():
         cost({"a": 2})
 
 
+def test_a_label_that_makes_no_difference_to_a_derived_one_may_be_missing():
+    def function(sample):
+        if sample["b"] == "z" and sample["a"] == 2:
+            raise ValueError("no such pair")
+        return (sample["a"] + (sample["a"] == 2 and sample["b"] == "y"),)
+
+    pair = Derived(("pair",), ("a", "b"), function)
+    chain = Derived(("chain",), ("pair", "c"), lambda sample: (sample["pair"] > 1 and sample["c"] == (0,),))
+    tables = (CostTable(("pair",), np.array([1.0, 2.0, 4.0])), CostTable(("chain",), np.array([0.0, 0.5])))
+    values = {**VALUES, "pair": (1, 2, 3), "chain": (False, True)}
+    cost = GroupedCost(0.0, tables, values, (pair, chain))
+    assert cost({"a": 1}) == cost({"a": 1, "b": "z", "c": (0,)}) == 1.0
+    assert cost({"a": 1, "c": (0,)}) == 1.0
+    for sample, absent in (({"a": 2, "c": (0,)}, "'b'"), ({"a": 2, "b": "y"}, "'c'"), ({"b": "x"}, "'a', 'c'")):
+        with pytest.raises(MissingEntryError, match=f"no choice for {absent}\\."):
+            cost(sample)
+
+
+def test_a_sample_without_labels_of_no_network_is_refused():
+    cost = GroupedCost(0.0, (CostTable(("a", "b"), np.array([[1.0] * 3, [math.nan] * 3])),), VALUES)
+    assert cost({"a": 1}) == 1.0
+    with pytest.raises(MissingEntryError, match="no choice for 'b', 'c'"):
+        cost({"a": 2})
+
+
 def test_an_unknown_choice_is_named():
     cost = GroupedCost(0.0, (CostTable(("a",), np.array([1.0, 2.0])),), VALUES)
     with pytest.raises(MissingEntryError, match=r"choice of 'a' must be one of 1, 2. Got 3"):

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from nni_latency.errors import InvalidValueError
 from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import ProfileCost, ProfiledNetwork, ProfiledNode, ProfiledRun, ProfiledRuntime
 from nni_latency.micro_benchmarks import fed_chain
-from nni_latency.operators import Inputs
+from nni_latency.operators import Inputs, freeze_inputs
 from nni_latency.testing import FakeClock
 
 pytest.importorskip("onnx", reason="the package onnx is not installed")
@@ -207,3 +208,9 @@ def test_a_runtime_needs_a_number_of_threads_in_range():
     with pytest.raises(ValueError, match=r"must be from 1 to 1024\. Got 0"):
         _Runtime(threads=0)
     assert torch.get_num_threads() > 0
+
+
+def test_inputs_that_numpy_does_not_hold_are_refused():
+    like = freeze_inputs(torch.zeros(2, 3, dtype=torch.bfloat16))
+    with pytest.raises(InvalidValueError, match=r"'fake' takes its inputs from NumPy, which has no .* bfloat16"):
+        _Runtime().inputs(like)

@@ -148,6 +148,7 @@ def test_history_has_loss_accuracy_latency_and_temperature(found, table):
     ("options", "complaint"),
     [
         ({"epochs": 0}, r"'epochs' of a search must be an int >= 1\. Got 0"),
+        ({"epochs": True}, r"'epochs' of a search must be an int >= 1\. Got True"),
         ({"epochs": 1.5}, r"'epochs' of a search must be an int >= 1\. Got 1\.5"),
         ({"final_epochs": -1}, r"'final_epochs' of a search must be an int >= 0\. Got -1"),
         ({"batch_size": 1}, r"'batch_size' of a search must be an int >= 2\. Got 1"),

@@ -136,6 +136,28 @@ def test_scan_runs_once_a_step(tmp_path):
     assert graph.outputs == ((2, 4), (7, 2, 4))
 
 
+@pytest.mark.parametrize(
+    ("given", "scanned", "axes", "complaint"),
+    [
+        (["h", "xs", "xs"], 1, None, "it has 3 inputs, and its body takes 2"),
+        (["h", "xs"], 3, None, "it has 2 inputs, of which it scans 3 along 3 axes"),
+        (["h", "xs"], 1, [0, 0], "it has 2 inputs, of which it scans 1 along 2 axes"),
+    ],
+)
+def test_scan_of_other_inputs_than_its_own_is_refused(tmp_path, given, scanned, axes, complaint):
+    body = helper.make_graph(
+        [helper.make_node("Add", ["state", "x"], ["next"])],
+        "body",
+        [value("state", 2, 4), value("x", 2, 4)],
+        [value("next", 2, 4)],
+    )
+    more = {} if axes is None else {"scan_input_axes": axes}
+    node = helper.make_node("Scan", given, ["last"], body=body, num_scan_inputs=scanned, **more)
+    inputs, outputs = [value("h", 2, 4), value("xs", 7, 2, 4)], [value("last", 2, 4)]
+    with pytest.raises(InvalidValueError, match=rf"an operator Scan, is not valid: {complaint}\."):
+        read_onnx(save(tmp_path / "net.onnx", [node], inputs, outputs, WEIGHTS))
+
+
 def branches(condition):
     small = helper.make_graph([helper.make_node("Relu", ["a"], ["small"])], "then", [], [value("small", 2, 4)])
     large = helper.make_graph(

@@ -206,3 +206,16 @@ def test_an_input_that_torch_cannot_hold_is_read_and_not_made(tmp_path, kind):
     name = onnx.TensorProto.DataType.Name(kind).lower()
     with pytest.raises(InvalidValueError, match=rf"The input 'x' of '.*words\.onnx' holds elements of the type {name}"):
         onnx_inputs(path)
+
+
+def test_results_beyond_any_memory_are_refused(tmp_path):
+    nodes = [helper.make_node("ConstantOfShape", ["size"], ["large"]), helper.make_node("Add", ["large", "x"], ["y"])]
+    path = save(tmp_path / "net.onnx", nodes, [value("x", 1)], [value("y", None)], [constant("size", [2**62], "int64")])
+    with pytest.raises(InvalidValueError, match=rf"a tensor of {2**62}, and 2\^40 numbers are the most that are read"):
+        read_onnx(path)
+
+
+def test_results_of_sizes_below_zero_are_refused(tmp_path):
+    path = _one(tmp_path / "net.onnx", "MaxPool", (1, 1, 2, 2), (1, 1, 1, 1), kernel_shape=[5, 5])
+    with pytest.raises(InvalidValueError, match=r"would return a tensor of 1x1x-2x-2, with a size below 0"):
+        read_onnx(path)

@@ -6,7 +6,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
+from nni_latency.errors import MissingEntryError
+from nni_latency.estimators import CostTable, GroupedCost
 from nni_latency.spaces._shortening import shortened
 from nni_latency.spaces._varying import Choices, Varying
 
@@ -32,6 +35,23 @@ def test_values_are_kept_and_take_less_room():
         for item in derived:
             sample.update(zip(item.outputs, item.function(sample), strict=True))
         assert long.at({label: choices.values[label].index(sample[label]) for label in long.labels}) == _value(*chosen)
+
+
+def test_the_choice_of_a_skipped_layer_may_be_missing_from_a_sample():
+    def value(depth, kernel, width, ends):
+        return depth, kernel if depth == 2 else None, width, ends
+
+    choices = Choices({"depth": range(3), "kernel": range(9), "width": range(12), "ends": range(12)})
+    part = choices.combine([choices.label(label) for label in choices.values], value)
+    derived = []
+    (short,) = shortened(choices, [part], derived)
+    assert [item.labels for item in derived] == [("depth", "kernel")]
+    numbers = np.arange(1.0, 1 + len(short.values))
+    cost = GroupedCost(0.0, (CostTable(short.labels, numbers[short.ids]),), choices.values, tuple(derived))
+    sample = {"depth": 1, "width": 3, "ends": 4}
+    assert cost(sample) == cost({**sample, "kernel": 5}) == numbers[short.values.index((1, None, 3, 4))]
+    with pytest.raises(MissingEntryError, match="no choice for 'kernel'"):
+        cost({**sample, "depth": 2})
 
 
 def test_values_without_alike_choices_stay_as_they_are():

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +27,7 @@ from nni_latency.estimators import (
     estimate_table,
 )
 from nni_latency.measurement import CallMap, NetworkCalls, Protocol, Record
-from nni_latency.operators import OpSpec, Trace, TracedOperator, neighbours_of, trace
+from nni_latency.operators import OpSpec, Trace, TracedOperator, neighbours_of, trace, ways_to
 from nni_latency.platforms import Platform
 from nni_latency.tables import (
     Entry,
@@ -104,6 +106,19 @@ def test_every_tensor_counts_that_is_read():
 
     item = trace(Doubled(), torch.zeros(1, 8), "graph").operators[-1]
     assert (item.sources, item.reads) == ((0,), (0, 0))
+
+
+def test_long_chains_of_activations_are_looked_through():
+    length = sys.getrecursionlimit()
+    ops = [_op("conv2d"), *[_op("relu")] * length, _op("max_pool2d")]
+    found = neighbours_of(ops, [(), *((place,) for place in range(length + 1))])
+    assert found == [("> max_pool2d",), *[("< conv2d", "> max_pool2d")] * length, ("< conv2d",)]
+
+
+def test_ways_to_a_tensor_follow_every_one_that_is_read():
+    ops = [_op("conv2d"), _op("max_pool2d"), _op("relu"), _op("relu")]
+    found = list(ways_to(3, ops, [(), (), (0, 1, -1), (2, -2, 0)]))
+    assert found == [((3, 2, 0), None), ((3, 2, 1), None), ((3, 2), -1), ((3,), -2), ((3, 0), None)]
 
 
 def test_unused_readers_are_no_neighbours():
@@ -193,6 +208,40 @@ def test_an_analysis_counts_the_costs_beside_neighbours():
     assert analysis.latency.value == pytest.approx(1.5e-4 + 6e-5 - 2e-6, rel=1e-12)
     assert sum(block.latency.value for block in analysis.blocks) == pytest.approx(analysis.latency.value, rel=1e-12)
     assert analysis.bottlenecks[0].name == "pool"
+
+
+class _Unused(Net):
+    """Computes what nobody takes: an export and a compiler remove it."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Conv2d(8, 16, 1)
+
+    def forward(self, inputs):
+        self.head(self.pool(inputs))
+        return super().forward(inputs)
+
+
+def test_an_analysis_leaves_out_what_the_platform_does_not_execute():
+    inputs, estimator = torch.zeros(1, 8, 4, 4), TableEstimator(_net_table(pool={"> conv2d": 3e-5}))
+    analysis = ModelAnalysis(_Unused(), example_inputs=inputs, estimator=estimator)
+    assert analysis.latency.value == estimator.estimate(_Unused(), inputs).value
+    assert sum(block.latency.value for block in analysis.blocks) == pytest.approx(analysis.latency.value, rel=1e-12)
+    assert "head" not in {block.name for block in analysis.blocks}
+    assert "head" in {block.name for block in ModelAnalysis(_Unused(), example_inputs=inputs).blocks}
+
+
+def test_an_analysis_by_an_ensemble_works_out_the_costs_beside_neighbours_once(monkeypatch):
+    tables = _net_table(pool={"> conv2d": 3e-6}), _net_table(add={"< conv2d": -1e-6})
+    ensemble = LayerEnsemble(members=list(map(TableEstimator, tables)))
+    asked, own = [], LayerEnsemble._mean_beside
+    monkeypatch.setattr(LayerEnsemble, "_mean_beside", lambda self, op: asked.append(op) or own(self, op))
+    analysis = ModelAnalysis(Net(), (8, 4, 4), estimator=ensemble)
+    assert analysis.latency.value == pytest.approx(1.5e-4 + 3e-6 - 1e-6, rel=1e-12)
+    assert Counter(asked) == dict.fromkeys(asked, 1)
+    ensemble.weights_ = 1.0, 0.0
+    ensemble._settle()
+    assert ensemble.beside[tables[0].operators[0].op] == {"> conv2d": 3e-6}
 
 
 def test_fallbacks_and_ensembles_count_the_costs_beside_neighbours():

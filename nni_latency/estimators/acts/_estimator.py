@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, check_ints
 from nni_latency.estimators._base import Estimate, LayerEstimator
 from nni_latency.estimators.acts._document import ActsFit, read_acts, write_acts
 from nni_latency.estimators.acts._line import ActsLine, BlockScores, fit_line, score_blocks
@@ -336,8 +336,7 @@ def check_settings(variant: str, confidence: float, n_folds: int) -> None:
         raise InvalidValueError(f"The 'variant' of ActsEstimator must be 'refined' or 'published'. Got {variant!r}.")
     if not 0 < confidence < 1:
         raise InvalidValueError(f"The 'confidence' of ActsEstimator must be a number in (0, 1). Got {confidence!r}.")
-    if not isinstance(n_folds, int) or n_folds < 2:
-        raise InvalidValueError(f"The 'n_folds' of ActsEstimator must be an int >= 2. Got {n_folds!r}.")
+    check_ints("ActsEstimator", {"n_folds": n_folds}, n_folds=2)
 
 
 def check_points(workloads: Workloads, y: ArrayLike) -> NDArray[np.float64]:

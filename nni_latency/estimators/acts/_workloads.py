@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from nni_latency.errors import InvalidValueError
+from nni_latency.errors import InvalidValueError, is_int
 from nni_latency.operators import Features, OpSpec, capture_operators, group_of, parts_of, work_of
 
 #: Names of the amounts of every piece of work; the last one is always 1.
@@ -222,7 +222,7 @@ def _is_operators(item: Any) -> bool:
 
 def _capture(module: nn.Module, input_shape: Any) -> list[OpSpec]:
     shape = list(input_shape) if isinstance(input_shape, (tuple, list, torch.Size)) else []
-    if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
+    if not shape or not all(is_int(size, 1) for size in shape):
         raise InvalidValueError(
             f"The input shape of {type(module).__name__} must be whole numbers > 0, batch first. Got {input_shape!r}."
         )

@@ -171,7 +171,13 @@ class ExportedRuntime(LocalRuntime):
         return {f"{RUNTIME_FACT}{name}": value for name, value in {"version": self.version, **self.identity}.items()}
 
     def _take(self, tensor: torch.Tensor) -> Any:
-        return tensor.numpy()
+        try:
+            return tensor.numpy()
+        except TypeError as error:
+            raise InvalidValueError(
+                f"The runtime {self.name!r} takes its inputs from NumPy, which has no elements of the type "
+                f"{str(tensor.dtype).removeprefix('torch.')}."
+            ) from error
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
