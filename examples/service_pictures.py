@@ -39,8 +39,9 @@ def main() -> None:
             for name, show in (("compare", _compare), ("platforms", _platforms), ("predictors", _predictors)):
                 show(page, options)
                 out = options.out / f"service-{name}{ending}.png"
-                # The operators of two networks are a long list.
-                page.screenshot(path=str(out), full_page=name != "compare")
+                # The operators of two networks are a long list: that picture ends with the window's last whole row.
+                part = {"clip": _upper_part(page)} if name == "compare" else {"full_page": True}
+                page.screenshot(path=str(out), **part)
                 print(f"Wrote {out}")
         browser.close()
 
@@ -52,6 +53,13 @@ def _compare(page: Any, options: argparse.Namespace) -> None:
         page.wait_for_selector(f"#networks p:nth-child({place})")
     page.wait_for_selector("#chart .row")
     page.wait_for_timeout(1000)
+
+
+def _upper_part(page: Any) -> dict[str, float]:
+    """Return the part of the window down to the last row of the chart that it shows whole."""
+    ends = page.eval_on_selector_all("#chart .row", "rows => rows.map(row => row.getBoundingClientRect().bottom)")
+    width, height = page.viewport_size["width"], page.viewport_size["height"]
+    return {"x": 0, "y": 0, "width": width, "height": max(end for end in ends if end <= height)}
 
 
 def _platforms(page: Any, options: argparse.Namespace) -> None:

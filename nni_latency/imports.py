@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import importlib
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from nni_latency.errors import MissingDependencyError
+from nni_latency.errors import InvalidValueError, MissingDependencyError
 
 #: How the modules begin that were made of files; another process cannot import them by their names.
 FILE_PREFIX = "nni_latency_file_"
@@ -65,7 +63,7 @@ def import_place(place: str) -> ModuleType:
 
     Raises
     ------
-    FileNotFoundError
+    InvalidValueError
         If there is no such file.
     Exception
         Whatever the code that is run raises.
@@ -77,8 +75,7 @@ def import_place(place: str) -> ModuleType:
     """
     if place.endswith(".py"):
         if not Path(place).exists():
-            # With the name as it was given, which `Path.resolve` keeps on some versions of Python alone.
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+            raise InvalidValueError(f"There is no file {place!r}.")
         return _import_file(Path(place).resolve())
     _put_on_path(Path.cwd())
     return importlib.import_module(place)

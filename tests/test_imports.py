@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import nni_latency
-from nni_latency.errors import MissingDependencyError
+from nni_latency.errors import InvalidValueError, MissingDependencyError
 from nni_latency.imports import FILE_PREFIX, import_place, require
 from nni_latency.plugins import SEPARATE
 
@@ -196,7 +196,7 @@ def test_module_of_the_current_folder_is_imported(tmp_path, monkeypatch):
 
 
 def test_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidValueError, match=r"^There is no file '.*file\.py'\.$"):
         import_place(str(tmp_path / "file.py"))
 
 

@@ -114,6 +114,11 @@ def test_unknown_name_lists_plugins_and_says_that_there_is_no_file():
         load_estimator("nothing:3")
 
 
+def test_misspelt_file_is_answered_without_the_names_of_plugins():
+    with pytest.raises(UnknownNameError, match=r"^There is no file 'table\.jsn', and no shipped table of that name\. "):
+        load_estimator("table.jsn")
+
+
 def test_plugin_gets_its_argument(_plugins):
     assert load_estimator("good:nearest").missing == "nearest"
 

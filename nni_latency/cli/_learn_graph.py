@@ -238,7 +238,7 @@ def learn_graph(
     output: OutputOptions,
     where: FitRemoteOptions,
 ) -> None:
-    """Learn to predict whole networks on this machine, or on all platforms of a data set.
+    """Learn to predict whole networks on this or other machines.
 
     Without data, chosen networks are measured on this machine for three minutes, and its platform is added to the
     predictor that ships; 'nni-latency predict' asks the result from then on. An interrupted run can be resumed: run

@@ -63,8 +63,6 @@ def load_class(text: str) -> Any:
     try:
         with quiet_nni():
             module = import_place(place)
-    except FileNotFoundError:
-        raise InvalidValueError(f"There is no file {place!r}.") from None
     except LatencyError:
         raise
     except (Exception, SystemExit) as error:  # user code may raise anything

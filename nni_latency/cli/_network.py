@@ -34,6 +34,7 @@ from nni_latency.cli._space_options import ChosenSpace, SpaceOptions, plan_for
 from nni_latency.cli._supervision import user_code
 from nni_latency.errors import InvalidValueError, UnknownNameError
 from nni_latency.files import is_file
+from nni_latency.plugins import load_registry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -228,9 +229,17 @@ def _unknown(text: str, vision: Sequence[str]) -> str:
         return f"{text!r} is a Python file. Name the class or function in it, such as {text}:Net."
     if is_file(text):
         return f"{text!r} is not an ONNX file, whose name ends with .onnx. {_FORMS}"
+    if text in load_registry().spaces:
+        return _without_architecture(text)
     known = UnknownNameError.of("network", text, sorted({*graphs.families(), *profiling.published_names(), *vision}))
     more = "" if vision else "; those of torchvision, such as resnet50, after pip install 'nni_latency[vision]'"
     return f"{str(known).removesuffix('.')}{more}. {_FORMS}"
+
+
+def _without_architecture(space: str) -> str:
+    """Say how a network of a space is named, where the space alone was."""
+    example = "fbnet-c" if space == "fbnet" else "sample.json"
+    return f"{space!r} is a model space. Name one of its networks as {space}@ARCHITECTURE, such as {space}@{example}."
 
 
 def make(named: NamedNetwork, options: NetworkOptions) -> Network:
@@ -364,9 +373,7 @@ def _of_code(text: str, options: NetworkOptions) -> nn.Module:
     made_of = load_class(text)
     # What every model space of NNI has.
     if isinstance(made_of, type) and hasattr(made_of, "frozen_factory"):
-        raise InvalidValueError(
-            f"{text!r} is a model space. Name one of its networks as {text}@ARCHITECTURE, such as {text}@sample.json."
-        )
+        raise InvalidValueError(_without_architecture(text))
     return make_network(text, made_of, options.kwargs or {})
 
 

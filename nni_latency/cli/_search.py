@@ -218,8 +218,8 @@ def _check_target(metric: str, options: SearchOptions) -> None:
     """Raise `MismatchError` unless the target has the unit of the estimator's metric."""
     unit = METRICS[metric].unit
     if options.quantity.unit != unit:
-        wanted = "is a number without a unit" if unit == "1" else f"is in {unit}, such as {_TARGETS[unit]}"
-        raise MismatchError(f"The estimator gives {metric}, so that --target {wanted}.")
+        wanted = "be a number without a unit" if unit == "1" else f"have its unit, as in {_TARGETS[unit]}"
+        raise MismatchError(f"The estimator gives {metric}, so --target must {wanted}.")
 
 
 def _checkpoint(

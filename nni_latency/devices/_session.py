@@ -311,8 +311,8 @@ class Session:
         names = [name.replace("_", "-") for name in dict.fromkeys(["numpy", *outside])]
         return (
             f"{python!r} of {self.connection.description} (Python {self.hello.get('python', '?')}, {machine}) cannot "
-            f"load {package!r} ({reason}). Name another Python by python=PATH, or install it there: "
-            f"{install_command(python, names)}"
+            f"load {package!r} ({reason}). Name another Python by the runtime's option python=PATH, or "
+            f"install it there: {install_command(python, names)}"
         )
 
     def _again(self, do: Callable[[], Any]) -> Any:

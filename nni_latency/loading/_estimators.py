@@ -341,8 +341,10 @@ def _from_plugin(source: str, missing: estimators.Missing | None) -> estimators.
     try:
         registration = load_registry().find("estimator", name)
     except UnknownNameError as error:
+        # Files and the tables that ship have a dot in their names, estimators have none.
+        kinds = "" if "." in name else f"{error} "
         raise UnknownNameError(
-            f"{error} There is no file {source!r} and no shipped table of that name either. {tables.LIST_SHIPPED}"
+            f"{kinds}There is no file {source!r}, and no shipped table of that name. {tables.LIST_SHIPPED}"
         ) from error
     estimator: estimators.Estimator = registration.make(argument)
     if missing is not None and isinstance(estimator, estimators.TableEstimator):

@@ -101,7 +101,7 @@ def space_class(name: str) -> type[Any]:
             raise InvalidValueError(f"{place!r} has no class {class_name!r}.")
         kind = getattr(kind, part)
     if not (isinstance(kind, type) and issubclass(kind, ModelSpace)):
-        raise InvalidValueError(f"{name!r} must be a class derived from nni.nas.nn.pytorch.ModelSpace. Got {kind!r}.")
+        raise InvalidValueError(f"{name!r} must be a class derived from nni.nas.nn.pytorch.ModelSpace. It is not.")
     return kind
 
 
@@ -234,5 +234,7 @@ def _import(place: str, name: str) -> ModuleType:
     try:
         with quiet_nni():
             return import_place(place)
+    except LatencyError:
+        raise
     except Exception as error:  # user code may raise anything
         raise InvalidValueError(f"Cannot import the space {name!r}: {reason_of(error)}") from error

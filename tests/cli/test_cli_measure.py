@@ -78,6 +78,7 @@ def _files(tmp_path):
     (tmp_path / "beside.py").write_text("def double(x):\n    return x + x\n")
     (tmp_path / "space.py").write_text(SPACE)
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "opens.py").write_text("open('no_weights')\n")
 
 
 @pytest.fixture
@@ -215,6 +216,7 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
         (["absent.py:Net", "--input", "3"], "There is no file 'absent.py'."),
         (["no.such.module:Net", "--input", "3"], "Cannot import 'no.such.module': ModuleNotFoundError"),
         (["broken.py:Net", "--input", "3"], "Cannot import 'broken.py': ModuleNotFoundError: No module named"),
+        (["opens.py:Net", "--input", "3"], "Cannot import 'opens.py': FileNotFoundError: [Errno 2] No such file"),
         (["net.py:Absent", "--input", "3"], "'net.py' has no class 'Absent'. It has: Net, Words, Broken, Failing."),
         (
             ["net.py:Net", "--input", "3,8,8"],
@@ -231,6 +233,7 @@ def test_table_is_asked_for_the_operators_of_a_class(run, tables):
         (["net.py:make", "--input", "3:nonsense"], "An input must be sizes >= 1 separated by commas"),
         (["net.py:make", "--input", "4,8,8"], "The example inputs of shape (1, 4, 8, 8) do not fit Net"),
         (["net.py:Broken", "--input", "4"], "do not fit Broken: 'Tensor' object has no attribute 'nonsense'"),
+        (["fbnet"], "'fbnet' is a model space. Name one of its networks as fbnet@ARCHITECTURE, such as fbnet@fbnet-c."),
         (["space.py:Space", "--input", "3,8,8"], "'space.py:Space' is a model space. Name one of its networks as"),
         (["space.py:Space@absent"], "must be the file of a saved sample, or a JSON object"),
         (['space.py:Space@{"width": 16}'], "The sample has no choice for: end."),

@@ -413,7 +413,7 @@ def test_unknown_estimator_lists_what_there_is(refused):
 
 
 def test_table_of_another_metric_is_refused(refused):
-    assert "The estimator gives energy, so that --target is in J, such as 20mJ." in refused(table="energy")
+    assert "The estimator gives energy, so --target must have its unit, as in 20mJ." in refused(table="energy")
 
 
 def test_target_in_joules_out_of_reach_tells_the_reachable_range(fails, tables, _few_digits):
@@ -426,9 +426,9 @@ def test_target_in_joules_out_of_reach_tells_the_reachable_range(fails, tables, 
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        ("{energy}", ["--target", "5ms"], "The estimator gives energy, so that --target is in J, such as 20mJ."),
-        ("{tiny}", ["--target", "0.004"], "The estimator gives latency, so that --target is in s, such as 12ms."),
-        ("weighted:100*{tiny},20*{energy}", ["--target", "5ms"], "--target is a number without a unit."),
+        ("{energy}", ["--target", "5ms"], "The estimator gives energy, so --target must have its unit, as in 20mJ."),
+        ("{tiny}", ["--target", "0.004"], "The estimator gives latency, so --target must have its unit, as in 12ms."),
+        ("weighted:100*{tiny},20*{energy}", ["--target", "5ms"], "so --target must be a number without a unit."),
         ("{tiny}", [], "Missing option '--target'."),
     ],
 )

@@ -159,7 +159,7 @@ def test_function_that_returns_no_pictures_is_refused(functions, name, complaint
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [("no_such.py:f", "there is no such file"), ("no_such_module:f", "ModuleNotFoundError")],
+    [("no_such.py:f", r"^There is no file 'no_such\.py'\.$"), ("no_such_module:f", "ModuleNotFoundError")],
 )
 def test_function_that_is_not_there_is_named(name, complaint):
     with pytest.raises(InvalidValueError, match=complaint):
