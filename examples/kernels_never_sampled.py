@@ -6,16 +6,25 @@
 Two campaigns of the same budget begin with configurations from known networks, or anywhere, and add those from which
 most can be learned, or any. Both measure the same test kernels, drawn like those of networks, in their own rounds, and
 never learn from them. Prints the share of test kernels within 10 % after every iteration, and draws both curves.
+
+With --limit nothing is measured: how well kernels repeat in the networks of a data set, which limits what a predictor
+that sees a kernel alone can say of those that do. A kernel with the same operators and sizes is predicted by the median
+of its times at three other places or more, in the same network and in other networks; and a network by the sum of such
+medians from other networks, over those of its kernels that occur there. Kernels that occur once are not among them.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from nni_latency.datasets import NetworkEntry, load_networks
 from nni_latency.kernels import KERNEL_PROTOCOL, Aim, KernelPredictors, Sampling, Standing, build_predictors, find_types
 from nni_latency.measurement import MemoryStore
 from nni_latency.plots import picture
@@ -26,6 +35,9 @@ N_FIRST, N_TEST = 60, 100
 
 #: Ways to sample, and what they are called.
 WAYS = {"uncertain": "adaptive: where the model is uncertain", "random": "random"}
+
+#: With --limit: the shortest kernels [s], the fewest other places, and the least share of a network found elsewhere.
+LONG, FEWEST_OTHERS, LEAST_KNOWN = 3e-5, 3, 0.8
 
 #: Share of kernels within 10 %, and how many were measured for it.
 Curve = list[tuple[int, float]]
@@ -38,7 +50,16 @@ def main() -> None:
     parser.add_argument("--kernels", default="conv_bn_relu", help="their kinds (default: conv_bn_relu)")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds of measuring for each way (default: 240)")
     parser.add_argument("--out", type=Path, default=Path("kernels-never-sampled.png"), help="the picture")
+    parser.add_argument("--limit", metavar="DATA", help="print how kernels repeat, in a data set or 'shipped'")
     options = parser.parse_args()
+    if options.limit is not None:
+        networks: dict[str, list[NetworkEntry]] = defaultdict(list)
+        for item in load_networks(None if options.limit == "shipped" else options.limit).only(batch_size=1):
+            if item.parts:
+                networks[item.platform.id].append(item)
+        for name, items in networks.items():
+            say_limit(name, items)
+        return
     curves = {way: measure(way, options.runtime, options.kernels.split(","), options.budget) for way in WAYS}
     draw(curves, options.runtime, options.out)
     print(f"Wrote {options.out}")
@@ -69,6 +90,49 @@ def at_the_end(found: KernelPredictors) -> float:
     scores = found.test_scores()
     assert scores is not None
     return scores.within10
+
+
+def say_limit(platform: str, networks: Sequence[NetworkEntry]) -> None:
+    """Print how well kernels predict the same kernels at other places, and their sums networks."""
+    kernels = [
+        [(tuple(item.graph.operators[number].op for number in numbers), seconds) for numbers, seconds in item.parts]
+        for item in networks
+    ]
+    times: dict[object, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for place, found in enumerate(kernels):
+        for ops, seconds in found:
+            times[ops][place].append(seconds)
+    medians = {ops: {place: float(np.median(own)) for place, own in places.items()} for ops, places in times.items()}
+    cases = {
+        "same network": [pair for places in times.values() for own in places.values() for pair in of_others(own)],
+        "other networks": [pair for places in medians.values() for pair in of_others([*places.values()])],
+        "sums": list(sums_elsewhere(kernels, medians)),
+    }
+    for name, pairs in cases.items():
+        shares = [abs(predicted / measured - 1) <= 0.1 for predicted, measured in pairs]
+        share = f"{np.mean(shares):.1%}" if shares else "-"
+        print(f"{platform:36} {name:16} {len(pairs):6} {share:>6} within 10 %", flush=True)
+
+
+def of_others(times: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """Yield the median of the others, and the time, of every place of a kernel that is long and has enough of them."""
+    if len(times) > FEWEST_OTHERS:
+        for place, seconds in enumerate(times):
+            median = float(np.median([*times[:place], *times[place + 1 :]]))
+            if median >= LONG:
+                yield median, seconds
+
+
+def sums_elsewhere(
+    kernels: Sequence[Sequence[tuple[object, float]]], medians: Mapping[object, Mapping[int, float]]
+) -> Iterator[tuple[float, float]]:
+    """Yield what kernels of a network take in other networks, and in it, for networks most of which occur there."""
+    for place, found in enumerate(kernels):
+        known = [(ops, seconds) for ops, seconds in found if len(medians[ops]) > 1]
+        measured = sum(seconds for _, seconds in known)
+        if known and measured >= LEAST_KNOWN * sum(seconds for _, seconds in found):
+            others = [[seconds for other, seconds in medians[ops].items() if other != place] for ops, _ in known]
+            yield float(sum(map(np.median, others))), measured
 
 
 def draw(curves: dict[str, Curve], runtime: str, out: Path) -> None:

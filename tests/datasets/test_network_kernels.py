@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +17,8 @@ from nni_latency.operators import Graph, OpSpec, TracedOperator, work_of
 from nni_latency.platforms import Platform
 
 PLATFORM = Platform("toy", "onnxruntime")
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "kernels_never_sampled.py"
 
 
 def _seconds(op):
@@ -73,6 +79,21 @@ def test_a_kernel_in_several_places_counts_once_with_its_median():
     assert found.tested == ()
     assert {item.n_samples % 3 for item in found.kernels} == {0}
     assert sum(item.n_samples for item in found.kernels) == 36 * 4
+
+
+def test_the_example_prints_how_far_the_same_kernels_are_apart(capsys):
+    slow = tuple((numbers, 1.2 * seconds) for numbers, seconds in _entry(0).parts)
+    copies = [replace(_entry(0), name=f"copy{place}") for place in range(3)]
+    say_limit = runpy.run_path(str(_EXAMPLE))["say_limit"]
+    say_limit("toy", [*copies, replace(_entry(0), name="slow", _load_parts=lambda: slow), _entry(1)])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    # A kernel, and a network, is within 10 % of the median of the three others unless it is the slow one; no kernel
+    # occurs four times in one network, and none of the last network elsewhere.
+    assert lines[0][1:5] == ["same", "network", "0", "-"]
+    assert lines[1][1:3] == ["other", "networks"]
+    assert int(lines[1][3]) > 0
+    assert lines[1][4] == "75.0%"
+    assert lines[2][1:4] == ["sums", "4", "75.0%"]
 
 
 def test_progress_is_told_by_group():
