@@ -24,6 +24,7 @@ from nni_latency.graphs import _sequence_networks as sequence
 from nni_latency.graphs._blocks import Variation
 from nni_latency.graphs._mixed_networks import mixed, mixed_small
 from nni_latency.graphs._side_by_side import side_by_side
+from nni_latency.graphs._streaming_networks import streaming_networks
 from nni_latency.graphs._task_networks import task_networks
 from nni_latency.operators import export_onnx, without_weights
 
@@ -194,6 +195,7 @@ _BLOCK_FAMILIES = MappingProxyType(
             BlockFamily("blocks-recurrent", blocks.recurrent_blocks),
             BlockFamily("blocks-signal", blocks.signal_blocks),
             BlockFamily("blocks-staged", blocks.staged_blocks),
+            BlockFamily("blocks-streaming", streaming_networks),
             BlockFamily("blocks-task", task_networks),
             BlockFamily("blocks-token", blocks.token_blocks),
             BlockFamily("blocks-vector", blocks.vector_blocks),

@@ -17,7 +17,7 @@ from nni_latency.graphs._sequence_networks import Encoder
 MIXED = frozenset(
     (
         *("mixed", "mixed-small", "blocks-large", "blocks-picture", "blocks-rare", "blocks-recurrent"),
-        *("blocks-signal", "blocks-staged", "blocks-task", "blocks-token", "blocks-vector"),
+        *("blocks-signal", "blocks-staged", "blocks-streaming", "blocks-task", "blocks-token", "blocks-vector"),
     )
 )
 

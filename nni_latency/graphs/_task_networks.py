@@ -46,7 +46,17 @@ def _short_signals(write: staged.StyledWriter, batch_size: int) -> str:
 
 def _detected(write: BlockWriter, signal: str, size: int, sizes: list[int], hidden: int, *, is_rectified: bool) -> str:
     net = write.net
-    count = net.shape(signal)[0]
+    data = encoded(write, signal, size, sizes, is_rectified=is_rectified)
+    kind = write.choose("LSTM", "LSTM", "GRU", "none")
+    if kind != "none":
+        steps = net("Transpose", data, perm=[2, 0, 1])
+        data = net("Transpose", recurrent(write, steps, kind, hidden, 1), perm=[1, 2, 0])
+    return probability(write, data)
+
+
+def encoded(write: BlockWriter, signal: str, size: int, sizes: list[int], *, is_rectified: bool) -> str:
+    """Write the spectrum of a signal (n_signals, n_samples), and convolutions over its frames."""
+    net = write.net
     padded = net("Pad", signal, net.whole(0, 0, 0, size // 4), mode=write.choose("reflect", "reflect", "constant"))
     basis = net.weight(size + 2, 1, size)
     spectrum = net("Conv", net.unsqueeze(padded, 1), basis, kernel_shape=[size], strides=[size // 2])
@@ -56,12 +66,14 @@ def _detected(write: BlockWriter, signal: str, size: int, sizes: list[int], hidd
         stride = 2 if net.shape(data)[2] > 1 and write.chance(0.5) else 1
         data = convolve(write, data, outputs, (3,), strides=(stride,), normalise=False)
         data = net("Relu", data) if is_rectified else write.activation(data)
-    kind = write.choose("LSTM", "LSTM", "GRU", "none")
-    if kind != "none":
-        steps = net("Transpose", data, perm=[2, 0, 1])
-        data = net("Transpose", recurrent(write, steps, kind, hidden, 1), perm=[1, 2, 0])
+    return data
+
+
+def probability(write: BlockWriter, data: str) -> str:
+    """Write a probability for each signal from its frames (n_signals, n_channels, n_frames)."""
+    net = write.net
     made = net("Sigmoid", convolve(write, net("Relu", data), 1, (1,), normalise=False))
-    return net.reshape(net.reduce("ReduceMean", made, [2], keep=False), count, 1)
+    return net.reshape(net.reduce("ReduceMean", made, [2], keep=False), net.shape(data)[0], 1)
 
 
 def _windows(write: staged.StyledWriter, batch_size: int) -> str:

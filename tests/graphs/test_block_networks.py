@@ -52,6 +52,21 @@ def test_some_networks_of_tasks_choose_between_two_equal_branches(models: dict[s
         assert not {item.name for item in one.initializer} & {item.name for item in other.initializer}
 
 
+def test_what_networks_of_streams_remember_is_an_input_and_an_output(models: dict[str, list[onnx.ModelProto]]) -> None:
+    for model in models["blocks-streaming"]:
+        sizes = [
+            [tuple(size.dim_value for size in item.type.tensor_type.shape.dim) for item in some]
+            for some in (model.graph.input, model.graph.output)
+        ]
+        (_, *before), (_, *after) = sizes
+        assert len(after) >= 1
+        volumes = [sum(map(math.prod, shapes)) for shapes in (before, after)]
+        if any(len(shape) == 4 for shape in before):  # the keys and values of a decoder, of one more token after a run
+            assert volumes[1] > volumes[0]
+        else:
+            assert volumes[1] == volumes[0]
+
+
 def test_they_have_the_kinds_of_operators_of_real_networks(models: dict[str, list[onnx.ModelProto]]) -> None:
     kinds = Counter(node.op_type for family in models.values() for model in family for node in model.graph.node)
     assert len(kinds) >= 125
