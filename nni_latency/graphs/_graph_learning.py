@@ -102,7 +102,8 @@ class Fitting:
 
     def hold_out(self, data: Measurements, n_folds: int, count: int, seed: int) -> HeldOut:
         """Predict every network by as many graph networks as answer, trained without its family."""
-        latencies, folds, lessons = data.examples.latencies, data.folds(n_folds, seed), []
+        latencies, folds = data.examples.latencies, data.folds(n_folds, seed)
+        lessons: list[_Lesson] = []
         for held in folds:
             graphs, rest = data.examples.only(held).graphs, data.examples.without(held)
             numbers = range(_FIRST_HELD_OUT + len(lessons), _FIRST_HELD_OUT + len(lessons) + count)
