@@ -192,6 +192,48 @@ def test_time_of_a_network_is_put_down_to_its_calls(profiled):
     assert min(by_kind["conv2d"]) > 1e-6 > max(by_kind["batch_norm"] + by_kind["relu"])
 
 
+class _Spoken(nn.Module):
+    """A little convolution before a recurrent layer, which OpenVINO names by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = nn.Conv1d(8, 16, 3, padding=1)
+        self.steps = nn.LSTM(16, 256)
+        self.said = nn.Linear(256, 8)
+
+    def forward(self, sound):
+        rows, _ = self.steps(torch.relu(self.heard(sound)).permute(2, 0, 1))
+        return self.said(rows)
+
+
+def test_time_of_a_recurrent_layer_is_its_own(profiled):
+    times = _times_of_operators(profiled(), _Spoken, (1, 8, 50))
+    assert times["lstm"][0] > 5 * (times["conv1d"][0] + times["linear"][0])
+
+
+def test_nodes_shorter_than_the_clock_of_a_profile_count(profiled):
+    """OpenVINO reports a node of less than a microsecond as one that has not run."""
+
+    def build():
+        return nn.Sequential(*(nn.Softmax(1 + place % 2) for place in range(8)))
+
+    times = _times_of_operators(profiled(), build, (1, 4, 4))
+    assert min(times["softmax"]) > 1e-7
+
+
+def _times_of_operators(runtime, build, shape):
+    """Return the times of the operators of a network by kind [s]."""
+    subject = Subject("network", build, shape)
+    with runtime.session():
+        inputs = runtime.inputs(subject.inputs)
+        runs = runtime.divide(runtime.prepare(subject, inputs), inputs, 5)
+    traced = trace(build().eval(), torch.zeros(shape), by="graph")
+    found = {}
+    for item, seconds in zip(traced.operators, CallMap.of(traced).times([min(runs, key=sum)])[0], strict=True):
+        found.setdefault(item.op.kind, []).append(seconds)
+    return found
+
+
 def _choice_of_branches(path):
     """Write a network that computes in the branch of a choice, and a little before it."""
     onnx = importlib.import_module("onnx")

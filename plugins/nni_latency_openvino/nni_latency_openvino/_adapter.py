@@ -7,6 +7,7 @@ Python 3.8 or later. OpenVINO is told the precision: by itself it computes in bf
 from __future__ import annotations
 
 import math
+import re
 import struct
 import time
 from typing import Any, Callable, Sequence
@@ -28,8 +29,15 @@ _COLD = 2
 #: How lines of an error begin that do not say what is wrong.
 _WHERE = ("While validating node", "Model wasn't fully converted")
 
-#: What is cut off a node's time on average [s].
-_CUT = 1e-6
+#: What is cut off a node's time on average [s]; and the time of a node that is reported not to have run, which took
+#: less than a microsecond.
+_CUT, _SHORTEST = 1e-6, 5e-7
+
+#: How the names begin that OpenVINO gives to its own nodes, such as recurrent layers: with the type and a number.
+_WRITTEN = re.compile(r"[A-Z][A-Za-z]*_\d")
+
+#: How the names of kernels begin in nodes that compute nothing: they were fused with others, or are read in place.
+_NO_KERNELS = ("undef", "unknown", "unspecified")
 
 
 class Adapter:
@@ -115,7 +123,8 @@ class Network:
                 self.run(feed())
         before, took = self._sums(), [self._timed(feed()) for _ in range(runs)]
         sums, whole = self._sums(), math.fsum(took)
-        shares = {name: max(0.0, seconds - before.get(name, 0.0)) / whole for name, seconds in sums.items()}
+        least = runs * _SHORTEST
+        shares = {name: max(least, seconds - before.get(name, 0.0)) / whole for name, seconds in sums.items()}
         nodes = [[self._originals.get(name, [name]), name in self._reorders, share] for name, share in shares.items()]
         return {"nodes": nodes, "seconds": took}
 
@@ -146,10 +155,7 @@ class Network:
         self._given, self._made = [], []
         self._nodes = compiled.get_runtime_model().get_ordered_ops()
         self._check_precision()
-        self._originals = {
-            node.get_friendly_name(): [node.get_friendly_name()] + _info(node, "originalLayersNames").split(",")
-            for node in self._nodes
-        }
+        self._originals = _originals(self._nodes)
         self._reorders = {node.get_friendly_name() for node in self._nodes if _info(node, "layerType") == "Reorder"}
 
     def _check_precision(self) -> None:
@@ -170,13 +176,30 @@ class Network:
     def _sums(self) -> dict[str, float]:
         """Return the time of every node over all runs so far [s], in the order in which they run.
 
-        Each run's time and their mean are cut to whole microseconds, so both are half of one longer on average.
+        Each run's time and their mean are cut to whole microseconds, so both are half of one longer on average. A node
+        whose mean is cut to 0 is reported not to have run.
         """
         return {
-            item.node_name: self._runs * (item.real_time.total_seconds() + _CUT)
+            item.node_name: self._runs * (item.real_time.total_seconds() + _CUT if item.real_time else _SHORTEST)
             for item in self._request.profiling_info
-            if item.status == openvino.ProfilingInfo.Status.EXECUTED
+            if item.real_time or not item.exec_type.startswith(_NO_KERNELS)
         }
+
+
+def _originals(nodes: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the names of what every node was made of, by its own name, which is the first of them.
+
+    OpenVINO's own nodes have the names of the first node of the network that reads their results.
+    """
+    found: dict[str, list[str]] = {}
+    for node in reversed(nodes):
+        own = node.get_friendly_name()
+        found[own] = [own, *filter(None, _info(node, "originalLayersNames").split(","))]
+        readers = [item.get_node() for result in node.outputs() for item in result.get_target_inputs()]
+        after = [item.get_friendly_name() for item in readers if _info(item, "layerType") != "Output"]
+        if after and all(map(_WRITTEN.match, found[own])):
+            found[own] += found[after[0]]
+    return found
 
 
 def _info(node: Any, name: str) -> str:
