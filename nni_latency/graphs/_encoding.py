@@ -21,6 +21,9 @@ _MOST_READERS = 8
 #: Bytes of a value, for platforms whose precision is that of the network.
 _BYTES = 4
 
+#: Share of the overhead of a run that every output after the first adds; that of networks with states on two runtimes.
+_PER_OUTPUT = 0.28
+
 #: Terms of an operator's cost: operations, operations with channels padded to whole vectors, bytes of inputs, outputs
 #: and weights, the parts of these outside of caches, and one per call.
 TERMS = ("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights", "calls")
@@ -39,7 +42,7 @@ GROUPS = (
     *("activation of a product", "sum with a product", "normalisation of a product"),
     *("transcendental of a product", "scalar function of a product", "chain behind a product", "chain of elementwise"),
     *("transcendental", "scalar function", "batch normalisation", "instance normalisation"),
-    *("product of activations", "copy", "recurrent layer", "selection", "local response normalisation"),
+    *("product of activations", "copy", "LSTM", "GRU", "recurrent layer", "selection", "local response normalisation"),
     *("nearest interpolation", "linear interpolation", "cubic interpolation", "Fourier transform"),
     *("quantisation", "branch"),
     # Many times as slow as other activations where it is not fused.
@@ -86,7 +89,9 @@ _OWN_GROUP = {
     "if": "branch",
     "prelu": "parametric activation",
     "local_response_norm": "local response normalisation",
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layer"),
+    "lstm": "LSTM",
+    "gru": "GRU",
+    **dict.fromkeys(("rnn_tanh", "rnn_relu"), "recurrent layer"),
     **dict.fromkeys(
         ("lp_pool1d", "lp_pool2d", "avg_pool1d", "avg_pool3d", "max_pool1d", "max_pool3d"), "other pooling"
     ),
@@ -128,6 +133,8 @@ class EncodedGraph:
         Pairs of operators that read the same result, in both directions.
     uncounted : tuple of str
         Kinds of operators whose work is unknown: only their shapes are encoded.
+    overheads : float, default=1.0
+        Overhead of a run, relative to that of a network with one output.
     """
 
     features: Floats
@@ -137,6 +144,7 @@ class EncodedGraph:
     edges: Integers
     siblings: Integers
     uncounted: tuple[str, ...]
+    overheads: float = 1.0
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -174,6 +182,7 @@ def encode_graph(graph: Graph) -> EncodedGraph:
         edges=_pairs(edges),
         siblings=_pairs(_siblings(sources)),
         uncounted=tuple(dict.fromkeys(item.uncounted for item in described if item.uncounted)),
+        overheads=1.0 + _PER_OUTPUT * max(0, len(graph.outputs) - 1),
     )
 
 

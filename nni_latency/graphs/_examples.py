@@ -48,13 +48,13 @@ class Measurements:
         names = {item.name: item for item in networks}
         rows = {name: row for row, name in enumerate(names)}
         columns = {platform.id: column for column, platform in enumerate(known)}
+        graphs = [encode_graph(item.graph) for item in names.values()]
         latencies = np.full((len(rows), len(known)), np.nan)
         parts: list[list[Part]] = [[] for _ in rows]
         for item in networks:
             row, column = rows[item.name], columns[item.platform.id]
             latencies[row, column] = item.latency
-            parts[row] += _parts_of(item, column)
-        graphs = [encode_graph(item.graph) for item in names.values()]
+            parts[row] += _parts_of(item, column, graphs[row].overheads)
         kinds = {operator.op.kind for item in names.values() for operator in item.graph.operators}
         return cls(
             Examples(graphs, latencies, parts),
@@ -80,11 +80,11 @@ class Measurements:
         return [sorted(fold.tolist()) for fold in draw_folds(groups, count, seed, strata)]
 
 
-def _parts_of(network: MeasuredNetwork, column: int) -> list[Part]:
+def _parts_of(network: MeasuredNetwork, column: int, overheads: float) -> list[Part]:
     """Return the kernels of a network; the time outside of kernels is added to the first one, as in runtimes."""
     outside = max(0.0, network.latency - math.fsum(seconds for _, seconds in network.parts))
     return [
-        Part(numbers, column, seconds + outside, is_first=True) if 0 in numbers else Part(numbers, column, seconds)
+        Part(numbers, column, seconds + outside, overheads) if 0 in numbers else Part(numbers, column, seconds)
         for numbers, seconds in network.parts
     ]
 
@@ -101,14 +101,14 @@ class Part:
         Index of the platform.
     seconds : float
         Time of a run [s].
-    is_first : bool, default=False
-        Whether the time includes the overhead of a run.
+    overheads : float, default=0.0
+        Overheads of a run that the time includes: those of the network for its first kernel, none for the others.
     """
 
     operators: tuple[int, ...]
     platform: int
     seconds: float
-    is_first: bool = False
+    overheads: float = 0.0
 
 
 @dataclass(frozen=True)

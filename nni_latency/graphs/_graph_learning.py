@@ -20,7 +20,7 @@ from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._examples import Examples, Measurements, Part
 from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, predict, starts_of
 from nni_latency.graphs._intervals import Ranges
-from nni_latency.graphs._rates import fit_rates, group_totals, kernels_of
+from nni_latency.graphs._rates import fit_rates
 from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.platforms import torch_threads
 
@@ -37,7 +37,7 @@ _HUBER = 0.05
 _PARTS = 0.3
 
 #: Fields of `Targets` with one value per kernel.
-_OF_KERNELS = ("platforms", "seconds", "shares", "firsts")
+_OF_KERNELS = ("platforms", "seconds", "shares", "overheads")
 
 #: Called after every epoch; may raise.
 Watch = Callable[[], None]
@@ -204,9 +204,9 @@ class Targets:
         Latencies [s]; NaN where not measured.
     operators, part_of : Tensor of shape (n_pairs,)
         Operators of kernels, and the index of the kernel that contains each.
-    platforms, seconds, shares, firsts : Tensor of shape (n_kernels,)
-        Of kernels: the index of the platform, the time [s], its share of the timed kernels of one network, and 1 where
-        it includes the overhead of a run.
+    platforms, seconds, shares, overheads : Tensor of shape (n_kernels,)
+        Of kernels: the index of the platform, the time [s], its share of the timed kernels of one network, and the
+        overheads of a run that it includes.
     """
 
     latencies: Tensor
@@ -215,7 +215,7 @@ class Targets:
     platforms: Tensor
     seconds: Tensor
     shares: Tensor
-    firsts: Tensor
+    overheads: Tensor
 
     @classmethod
     def of(cls, examples: Examples) -> Targets:
@@ -235,7 +235,7 @@ class Targets:
             torch.tensor([part.platform for part in parts], dtype=torch.long),
             seconds,
             seconds / seconds.sum().clamp(min=1e-12),
-            torch.tensor([float(part.is_first) for part in parts]),
+            torch.tensor([part.overheads for part in parts]),
         )
 
     @classmethod
@@ -299,6 +299,9 @@ class _Learning:
         self._weights = platform_weights(examples.latencies)
         self.network = GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
         prepare(self.network, examples)
+        shortest = np.where(np.isnan(examples.latencies), np.inf, examples.latencies).min(axis=0)
+        self._shortest = torch.from_numpy(np.log(shortest)).float()
+        self._bound_runs()
         self._average = copy.deepcopy(self.network).requires_grad_(False)
         self._optimiser = _optimiser(self.network, settings)
 
@@ -306,16 +309,9 @@ class _Learning:
         predictions = []
         for epoch in range(1, self._settings.epochs + 1):
             self._epoch(epoch)
-            predictions.append(predict(self._learned(), others))
+            predictions.append(predict(self._average, others))
             watch()
-        return Learned(self._learned().eval(), np.array(predictions))
-
-    def _learned(self) -> GraphNetwork:
-        """Return the average, with an overhead of a run that is no longer than the shortest network."""
-        found, latencies = copy.deepcopy(self._average), self._examples.latencies
-        shortest = np.where(np.isnan(latencies), np.inf, latencies).min(axis=0)
-        found.runs.copy_(found.runs.minimum(torch.from_numpy(np.log(shortest)).float()))
-        return found
+        return Learned(self._average.eval(), np.array(predictions))
 
     def _epoch(self, epoch: int) -> None:
         for group in self._optimiser.param_groups:
@@ -327,8 +323,14 @@ class _Learning:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
             self._optimiser.step()
             with torch.no_grad():
+                self._bound_runs()
                 for mean, new in zip(self._average.parameters(), self.network.parameters(), strict=True):
                     mean.lerp_(new, 1 - _AVERAGED)
+
+    @torch.no_grad()
+    def _bound_runs(self) -> None:
+        """Keep the overhead of a run no longer than the shortest network."""
+        self.network.runs.copy_(self.network.runs.minimum(self._shortest))
 
     def _batches(self) -> Iterator[tuple[Batch, Targets]]:
         order = self._random.permutation(len(self._targets))
@@ -380,7 +382,7 @@ def kernels_off(costs: Tensor, runs: Tensor, targets: Targets) -> Tensor:
         return costs.new_zeros(())
     places = targets.operators, targets.platforms[targets.part_of]
     times = add_up(costs[places], targets.part_of, len(targets.seconds))
-    times = times + targets.firsts * runs.exp()[targets.platforms]
+    times = times + targets.overheads * runs.exp()[targets.platforms]
     errors = functional.huber_loss(times.clamp(min=1e-9).log(), targets.seconds.log(), delta=0.2, reduction="none")
     off: Tensor = _PARTS * (errors * targets.shares).sum() / targets.shares.sum()
     return off
@@ -407,11 +409,8 @@ def prepare(network: GraphNetwork, examples: Examples) -> None:
     features = np.concatenate([graph.features for graph in examples.graphs])
     network.centre.copy_(torch.from_numpy(features.mean(0)))
     network.spread.copy_(torch.from_numpy(np.maximum(features.std(0), 1e-2)))
-    totals = np.array([group_totals(graph) for graph in examples.graphs])
-    for number, measured in enumerate(examples.latencies.T):
-        known = ~np.isnan(measured)
-        kernels = kernels_of(examples, number)
-        rates, run = fit_rates(totals[known], measured[known], kernels)
+    for number in range(examples.latencies.shape[1]):
+        rates, run = fit_rates(examples, number)
         with torch.no_grad():
             network.rates[number] = torch.from_numpy(np.log(rates))
             network.runs[number] = float(np.log(run))

@@ -79,7 +79,7 @@ class GraphNetwork(nn.Module):
 
     def networks(self, costs: Tensor, batch: Batch) -> Tensor:
         """Sum the costs of operators and the overhead of a run [s], (n_graphs, n_platforms)."""
-        return add_up(costs, batch.graph_of, batch.n_graphs) + self.runs.exp()
+        return add_up(costs, batch.graph_of, batch.n_graphs) + batch.overheads * self.runs.exp()
 
     def priors(self, batch: Batch) -> Tensor:
         """Return the uncorrected costs of operators [s], (n_operators, n_platforms)."""
@@ -137,7 +137,7 @@ class Batch:
     Parameters
     ----------
     features : Tensor of shape (n_operators, N_FEATURES)
-        As in `EncodedGraph`, like all but the last two fields.
+        As in `EncodedGraph`, like all but the last three fields.
     groups, kinds : Tensor of shape (n_operators,)
         Indices of the groups and kinds.
     terms : Tensor of shape (n_operators, len(TERMS))
@@ -148,6 +148,8 @@ class Batch:
         Index of the network of each operator.
     n_graphs : int
         Number of networks.
+    overheads : Tensor of shape (n_graphs, 1)
+        Overheads of a run of each network.
     """
 
     features: Tensor
@@ -158,6 +160,7 @@ class Batch:
     siblings: Tensor
     graph_of: Tensor
     n_graphs: int
+    overheads: Tensor
 
     @classmethod
     def of(cls, graphs: Sequence[EncodedGraph]) -> Batch:
@@ -173,6 +176,7 @@ class Batch:
             _joined([graph.siblings + start for graph, start in zip(graphs, starts, strict=True)], axis=1),
             torch.from_numpy(np.repeat(np.arange(len(graphs)), sizes)),
             len(graphs),
+            torch.tensor([[graph.overheads] for graph in graphs]),
         )
 
 
@@ -244,7 +248,7 @@ def predict_operators(members: Sequence[GraphNetwork], graph: EncodedGraph) -> t
         With the overhead of a run they sum to the latencies.
     """
     costs = _by_member(members, [graph], lambda member, batch: member(batch))
-    runs = np.stack([member.runs.detach().exp().double().numpy() for member in members])
+    runs = graph.overheads * np.stack([member.runs.detach().exp().double().numpy() for member in members])
     # The predictor reports an infinite cost in words.
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         wholes = costs.sum(axis=1) + runs
@@ -263,7 +267,7 @@ def predict_terms(members: Sequence[GraphNetwork], graphs: Sequence[EncodedGraph
 def _terms(member: GraphNetwork, batch: Batch) -> Tensor:
     rates = member.rates.exp().transpose(0, 1)[batch.groups] * batch.terms[:, None]
     whole = add_up(rates * member.corrections(member.states(batch))[:, :, None], batch.graph_of, batch.n_graphs)
-    whole[:, :, TERMS.index("calls")] += member.runs.exp()
+    whole[:, :, TERMS.index("calls")] += batch.overheads * member.runs.exp()
     return whole
 
 

@@ -20,7 +20,7 @@ from nni_latency.graphs._graph_document import LearnedGraphs
 from nni_latency.graphs._graph_learning import Targets, kernels_off, networks_off
 from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, bounded, predict, predict_operators
 from nni_latency.graphs._intervals import Ranges, doubts_of, spreads_with, widths_of
-from nni_latency.graphs._rates import LEAST_ADDED, fit_rates, group_totals, kernels_of
+from nni_latency.graphs._rates import LEAST_ADDED, fit_rates, group_totals
 from nni_latency.regression import Rows, draw_folds, held_out
 
 #: Strengths of the regularisation of a new platform to its start; one is chosen by cross-validation.
@@ -213,7 +213,7 @@ class KnownNetworks:
         return costs
 
     def _whole(self, costs: Tensor, head: Head) -> Tensor:
-        return add_up(costs, self._batch.graph_of, len(self)) + head.run.exp()
+        return add_up(costs, self._batch.graph_of, len(self)) + self._batch.overheads[:, 0] * head.run.exp()
 
     def directions(self, head: Head) -> Array:
         """Return the gradients of the logarithms of times with respect to a head, (n_networks, n_unknowns).
@@ -229,7 +229,7 @@ class KnownNetworks:
             place = batch.graph_of * len(GROUPS) + batch.groups
             groups = add_up(shares, place, len(self) * len(GROUPS))
             states = add_up(self._states * shares.sum(1, keepdim=True), batch.graph_of, len(self))
-            run = (head.run.exp() / whole)[:, None]
+            run = self._batch.overheads * head.run.exp() / whole[:, None]
         return torch.cat([groups.reshape(len(self), -1), states, run], 1).double().numpy()
 
 
@@ -278,18 +278,15 @@ def _is_related(network: GraphNetwork, examples: Examples, number: int | None, f
     """
 
     def fit(known: Rows) -> Callable[[Rows], Array]:
-        rates, run = _rates(examples.only(known.tolist()))
-        return lambda unknown: np.array([(group_totals(examples.graphs[row]) * rates).sum() + run for row in unknown])
+        rates, run = fit_rates(examples.only(known.tolist()), 0, LEAST_ADDED)
+        graphs = examples.graphs
+        return lambda unknown: np.array(
+            [(group_totals(graphs[row]) * rates).sum() + graphs[row].overheads * run for row in unknown]
+        )
 
     others = np.delete(_deviations(network, examples)[1], [] if number is None else [number])
     off = np.log(held_out(len(examples.graphs), folds, fit) / examples.latencies[:, 0])
     return not len(others) or bool(np.abs(off).mean() > _UNRELATED * others.min())
-
-
-def _rates(examples: Examples) -> tuple[Array, float]:
-    """Fit the rates of a platform, and the overhead of a run, to its networks alone."""
-    totals = np.array([group_totals(graph) for graph in examples.graphs])
-    return fit_rates(totals, examples.latencies[:, 0], kernels_of(examples, 0), LEAST_ADDED)
 
 
 def starting_head(network: GraphNetwork, examples: Examples, starts_near: bool) -> Head:
@@ -300,7 +297,7 @@ def starting_head(network: GraphNetwork, examples: Examples, starts_near: bool) 
     known, it has rates fitted to the networks, and no corrections.
     """
     if not starts_near:
-        return Head.uncorrected(network, *_rates(examples))
+        return Head.uncorrected(network, *fit_rates(examples, 0, LEAST_ADDED))
     ratios, deviations = _deviations(network, examples)
     best = int(deviations.argmin())
     head = Head.of(network, best).slower(float(ratios[best]))

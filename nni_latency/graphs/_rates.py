@@ -32,8 +32,8 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """Kernels of networks, in the form for fitting rates.
+class _Kernels:
+    """_Kernels of networks, in the form for fitting rates.
 
     Parameters
     ----------
@@ -41,19 +41,19 @@ class Kernels:
         Terms of the kernels by group.
     seconds, shares : ndarray of shape (n_kernels,)
         Times [s], and shares of the time of all kernels of their networks.
-    firsts : ndarray of shape (n_kernels,)
-        1 for kernels that include the overhead of a run, 0 for others.
+    overheads : ndarray of shape (n_kernels,)
+        Overheads of a run that the times include.
     """
 
     totals: Array
     seconds: Array
     shares: Array
-    firsts: Array
+    overheads: Array
 
 
-def kernels_of(examples: Examples, platform: int) -> Kernels | None:
+def _kernels_of(examples: Examples, platform: int) -> _Kernels | None:
     """Return the kernels that were timed on a platform; None if there are none."""
-    totals, seconds, shares, firsts = [], [], [], []
+    totals, seconds, shares, overheads = [], [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):
         here = [part for part in parts if part.platform == platform and part.seconds > 0]
         whole = sum(part.seconds for part in here)
@@ -61,10 +61,10 @@ def kernels_of(examples: Examples, platform: int) -> Kernels | None:
             totals.append(group_totals(graph, part.operators))
             seconds.append(part.seconds)
             shares.append(part.seconds / whole)
-            firsts.append(float(part.is_first))
+            overheads.append(part.overheads)
     if not totals:
         return None
-    return Kernels(np.array(totals), np.array(seconds), np.array(shares), np.array(firsts))
+    return _Kernels(np.array(totals), np.array(seconds), np.array(shares), np.array(overheads))
 
 
 def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) -> Array:
@@ -75,19 +75,17 @@ def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) ->
     return totals
 
 
-def fit_rates(
-    totals: Array, measured: Array, kernels: Kernels | None = None, least: float = _LEAST
-) -> tuple[Array, float]:
-    """Fit the cost of a unit of each term, by group, to times of networks, on relative errors.
+def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple[Array, float]:
+    """Fit the cost of a unit of each term, by group, to times of networks and of their kernels, on relative errors.
+
+    The kernels of a network have the same total weight as the network.
 
     Parameters
     ----------
-    totals : ndarray of shape (n_graphs, n_groups, n_terms)
-        Terms of the networks by group.
-    measured : ndarray of shape (n_graphs,)
-        Times of the networks [s].
-    kernels : Kernels, optional
-        Kernels to fit in addition, those of a network with the same total weight as the network.
+    examples : Examples
+        The networks, of which those count that were measured on the platform.
+    platform : int
+        Index of the platform.
     least : float
         Lower bound of the rates that all groups share.
 
@@ -96,17 +94,20 @@ def fit_rates(
     rates : ndarray of shape (n_groups, n_terms)
         Positive rates.
     run : float
-        Positive overhead of a run [s].
+        Positive overhead of a run with one output [s].
     """
+    rows = np.flatnonzero(~np.isnan(examples.latencies[:, platform]))
+    measured, kernels = examples.latencies[rows, platform], _kernels_of(examples, platform)
+    totals = np.array([group_totals(examples.graphs[row]) for row in rows])
+    runs = _RUN * np.array([examples.graphs[row].overheads for row in rows])
     n_graphs, n_groups, n_terms = totals.shape
-    runs = np.full(n_graphs, _RUN)
     together = np.column_stack([totals.sum(1), runs]) / measured[:, None]
     common = np.maximum(nonnegative(together, np.ones(n_graphs)), least)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
     design = np.column_stack([totals.reshape(n_graphs, -1), runs]) / measured[:, None] * start
     wanted = np.ones(n_graphs)
     if kernels is not None:
-        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), _RUN * kernels.firsts])
+        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), _RUN * kernels.overheads])
         weights = np.sqrt(kernels.shares)
         design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
         wanted = np.concatenate([wanted, weights])

@@ -54,6 +54,16 @@ def test_operators_add_up_to_the_network(predictor: GraphPredictor) -> None:
 
 
 @pytest.mark.slow
+def test_every_output_after_the_first_adds_to_the_overhead_of_a_run(predictor: GraphPredictor) -> None:
+    graph = network([16, 16, 16])
+    whole, *more = predictor.predict([replace(graph, outputs=((1, 16),) * count) for count in (1, 2, 4)], FAST)
+    run = whole - sum(item.seconds for item in predictor.explain(graph, FAST))
+    first, all_three = (value - whole for value in more)
+    assert 0 < first < run
+    assert all_three == pytest.approx(3 * first, rel=0.05)
+
+
+@pytest.mark.slow
 def test_depths_never_seen_cost_in_proportion(predictor: GraphPredictor) -> None:
     one, two = network([32] * 20), network([32] * 40)
     ratio = np.divide(*predictor.predict([two, one], FAST))
@@ -179,7 +189,7 @@ def test_what_lies_outside_of_kernels_is_told_from_the_first_one(is_put_down: bo
     examples = Measurements.of(items).examples
     for parts, item in zip(examples.parts, items, strict=True):
         assert sum(part.seconds for part in parts) == pytest.approx(item.latency)
-        assert [part.is_first for part in parts] == [True] + [False] * (len(parts) - 1)
+        assert [part.overheads for part in parts] == [1.0] + [0.0] * (len(parts) - 1)
     network = GraphNetwork(1, 8, 1, 0.0)
     prepare(network, examples)
     assert float(network.runs.detach().exp()) == pytest.approx(outside, rel=0.2)
