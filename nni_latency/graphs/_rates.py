@@ -96,7 +96,7 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
     run : float
         Positive overhead of a run with one output [s].
     """
-    rows = np.flatnonzero(~np.isnan(examples.latencies[:, platform]))
+    rows = np.flatnonzero(~np.isnan(examples.latencies[:, platform])).tolist()
     measured, kernels = examples.latencies[rows, platform], _kernels_of(examples, platform)
     totals = np.array([group_totals(examples.graphs[row]) for row in rows])
     runs = _RUN * np.array([examples.graphs[row].overheads for row in rows])
