@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace, number: int) -> dict[str, float]:
     table = options.folder / f"table-{number}.json"
     report = options.folder / f"table-{number}.validation.json"
     seed = str(options.seed + number)
-    command("build-lut", "--space", "fbnet", "--out", str(table), "--overwrite", *options.build.split())
+    command("build-lut", "--space", "fbnet", "--out", str(table), "--overwrite", "--fresh", *options.build.split())
     command("validate", str(table), "--out", str(report), "--overwrite", "--seed", seed, *options.validate.split())
     found = figures(json.loads(report.read_text(encoding="utf-8")))
     found["quartiles"] = repeatability_of_quartiles(os.environ["NNI_LATENCY_DATABASE"])
