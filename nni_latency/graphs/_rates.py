@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Kernels:
-    """_Kernels of networks, in the form for fitting rates.
+    """Kernels of networks, in the form for fitting rates.
 
     Parameters
     ----------
