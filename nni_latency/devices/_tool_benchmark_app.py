@@ -9,6 +9,16 @@ from xml.etree import ElementTree
 from nni_latency.devices._tool import Start, Tool, Written, looking_for
 from nni_latency.measurement.runtimes import ProfiledNode, ProfiledRun
 
+#: How the names begin that OpenVINO gives to its own nodes, and the names of the kernels of nodes that compute nothing.
+#: The adapter of the package nni-latency-openvino has the same, because devices run it without this package.
+_WRITTEN, _NO_KERNELS = re.compile(r"[A-Z][A-Za-z]*_\d"), ("undef", "unknown", "unspecified")
+
+#: Types of nodes that hand over a result of the network.
+_OUTPUTS = ("Output", "Result")
+
+#: What is cut off the time of a node on average [s], and the time of one that was too short to be reported.
+_CUT, _SHORTEST = 1e-6, 5e-7
+
 _REPORT, _COUNTERS, _GRAPH = "benchmark_report.json", "benchmark_detailed_counters_report.json", "graph.xml"
 
 
@@ -56,17 +66,39 @@ class BenchmarkApp(Tool):
     def layers(self, written: Written, start: Start) -> list[ProfiledRun]:
         """Read the mean of every node that was run, under its name and those of the operators in it."""
         with looking_for(f"nodes with 'real_time' in {_COUNTERS} and {_GRAPH}"):
-            graph = ElementTree.fromstring(written.file(_GRAPH)).iter("layer")
-            within = {layer.get("name", ""): layer.find("data") for layer in graph}
-            originals = {name: data.get("originalLayersNames", "") for name, data in within.items() if data is not None}
+            names = _names_of_nodes(ElementTree.fromstring(written.file(_GRAPH)))
             (request,) = written.json(_COUNTERS)["detailed_performance"]
             nodes = [
                 ProfiledNode(
-                    [item["name"], *originals.get(item["name"], "").split(",")],
-                    1e-3 * float(item["real_time"]),
+                    names.get(item["name"], [item["name"]]),
+                    1e-3 * float(item["real_time"]) + _CUT if _is_reported(item) else _SHORTEST,
                     item["node_type"] == "Reorder",
                 )
                 for item in request["nodes"]
-                if item["status"].rpartition(".")[2] == "EXECUTED"
+                if _is_reported(item) or not item.get("exec_type", "undef").startswith(_NO_KERNELS)
             ]
         return [ProfiledRun(nodes, self.samples(written, start)[0])]
+
+
+def _is_reported(item: dict[str, str]) -> bool:
+    return item["status"].rpartition(".")[2] == "EXECUTED"
+
+
+def _names_of_nodes(graph: ElementTree.Element) -> dict[str, list[str]]:
+    """Return the names of what every node was made of, by its own name, which is the first of them.
+
+    OpenVINO's own nodes have the names of the first node of the network that reads their results.
+    """
+    layers = {layer.get("id"): layer for layer in graph.iter("layer")}
+    readers: dict[str | None, list[ElementTree.Element]] = {}
+    for edge in graph.iter("edge"):
+        readers.setdefault(edge.get("from-layer"), []).append(layers[edge.get("to-layer")])
+    found: dict[str, list[str]] = {}
+    for number, layer in reversed(layers.items()):
+        name, data = layer.get("name", ""), layer.find("data")
+        originals = data.get("originalLayersNames", "") if data is not None else ""
+        found[name] = [name, *filter(None, originals.split(","))]
+        after = [item.get("name", "") for item in readers.get(number, ()) if item.get("type") not in _OUTPUTS]
+        if after and all(map(_WRITTEN.match, found[name])):
+            found[name] += found.get(after[0], [])
+    return found

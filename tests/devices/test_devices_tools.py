@@ -284,13 +284,41 @@ _APP_GRAPH = (
 )
 
 
+def test_own_nodes_of_openvino_have_the_names_of_their_readers():
+    """Recurrent layers have names of OpenVINO's own, and nodes under a microsecond are reported as not run."""
+    nodes = [
+        ("input0", "Parameter", "NOT_RUN", "0.000", "unknown_f32"),
+        ("LSTMSequence_480", "LSTMSequence", "EXECUTED", "0.030", "ref_any_f32"),
+        ("/2/call2/MatMul", "FullyConnected", "EXECUTED", "0.004", "brgemm_avx512_f32"),
+        ("/3/call3/Softmax", "Softmax", "NOT_RUN", "0.000", "jit_avx512_f32"),
+        ("fused", "Reshape", "NOT_RUN", "0.000", "undef"),
+    ]
+    keys = ("name", "node_type", "status", "real_time", "exec_type")
+    counters = {"detailed_performance": [{"nodes": [dict(zip(keys, node, strict=True)) for node in nodes]}]}
+    layers = "".join(
+        f'<layer id="{number}" name="{name}" type="{kind}"><data originalLayersNames="{name}" /></layer>'
+        for number, (name, kind, *_) in enumerate(nodes[:4])
+    )
+    edges = "".join(f'<edge from-layer="{number}" to-layer="{number + 1}" />' for number in range(3))
+    graph = f"<net><layers>{layers}</layers><edges>{edges}</edges></net>"
+    files = {"benchmark_detailed_counters_report.json": json.dumps(counters).encode(), "graph.xml": graph.encode()}
+    written = Written("[ INFO ]    Median:        42.00 us\n", files=files)
+    (run,) = tool_of("benchmark_app").layers(written, _start())
+    assert [node.seconds for node in run.nodes] == pytest.approx([31e-6, 5e-6, 0.5e-6])
+    recurrent, product, last = (node.names for node in run.nodes)
+    assert recurrent[0] == "LSTMSequence_480"
+    assert recurrent[-1] == product[-1] == "/2/call2/MatMul"
+    assert set(last) == {"/3/call3/Softmax"}
+
+
 def test_benchmark_app_is_read():
     files = {name: json.dumps(content).encode() for name, content in _APP.items()}
     written = Written("[ INFO ]    Median:        82.95 us\n", files={**files, "graph.xml": _APP_GRAPH.encode()})
     tool = tool_of("benchmark_app")
     assert tool.samples(written, _start()) == pytest.approx([82.95e-6])
     (run,) = tool.layers(written, _start())
-    assert [node.seconds for node in run.nodes] == pytest.approx([4e-6, 15e-6])
+    # Times are cut to whole microseconds.
+    assert [node.seconds for node in run.nodes] == pytest.approx([5e-6, 16e-6])
     assert [node.changes_layout for node in run.nodes] == [True, False]
     assert run.nodes[1].names[-1] == "/1/call1/Relu"
     # Where the median is printed with too few decimals.
