@@ -123,11 +123,12 @@ class BlockWriter:
             gate = net("Clip", net("Add", data, net.number(3.0)), net.number(0.0), net.number(6.0))
             return net("Div", net("Mul", data, gate), net.number(6.0))
         if kind == "gelu":
-            half = net("Mul", data, net("Add", net("Erf", net("Div", data, net.number(1.414))), net.number(1.0)))
-            return net("Mul", half, net.number(0.5))
+            # Runtimes look for this constant to four decimals.
+            inner = net("Erf", net("Div", data, net.number(math.sqrt(2.0))))
+            return net("Mul", net("Mul", data, net("Add", inner, net.number(1.0))), net.number(0.5))
         if kind == "tanh gelu":
-            cube = net("Mul", net("Pow", data, net.number(3.0)), net.number(0.0447))
-            inner = net("Tanh", net("Mul", net("Add", data, cube), net.number(0.798)))
+            cube = net("Mul", net("Pow", data, net.number(3.0)), net.number(0.044715))
+            inner = net("Tanh", net("Mul", net("Add", data, cube), net.number(math.sqrt(2.0 / math.pi))))
             return net("Mul", net("Mul", data, net("Add", inner, net.number(1.0))), net.number(0.5))
         if kind == "mish":
             return net("Mul", data, net("Tanh", net("Softplus", data)))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nni_latency.graphs._operator_features import N_OWN, describe_operator, name_of
+from nni_latency.graphs._compositions import compose
+from nni_latency.graphs._operator_features import N_AMOUNTS, N_OWN, describe_operator, name_of
 from nni_latency.operators import Graph, TracedOperator, group_of
 
 Floats = NDArray[np.float32]
@@ -25,14 +26,18 @@ _BYTES = 4
 _PER_OUTPUT = 0.28
 
 #: Terms of an operator's cost: operations, operations with channels padded to whole vectors, bytes of inputs, outputs
-#: and weights, the parts of these outside of caches, and one per call.
-TERMS = ("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights", "calls")
+#: and weights, the parts of these outside of near caches, and outside of all caches, calls, and inner loops.
+TERMS = (
+    *("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights"),
+    *("distant_inputs", "distant_outputs", "distant_weights", "calls", "loops"),
+)
 
-#: Seconds per unit of each term on a nominal machine: 50 GFLOP/s, 10 GB/s, a microsecond per call.
-_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(6 * [_BYTES / 10e9]), 1e-6])
+#: Seconds per unit of each term on a nominal machine: 50 GFLOP/s, 10 GB/s, a microsecond per call, ten nanoseconds per
+#: loop.
+_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(9 * [_BYTES / 10e9]), 1e-6, 1e-8])
 
-#: Size in bytes from which a tensor, or all weights of a network, no longer fit in a cache.
-_FAR, _FAR_WEIGHTS = 2**20, 2**25
+#: Size in bytes from which a tensor, or the weights of a network, no longer fit in a near cache, and in any.
+_FAR, _DISTANT = 2**20, 2**25
 
 #: Groups of operators with separate rates; `nni_latency.operators.group_of` names them.
 GROUPS = (
@@ -83,6 +88,8 @@ _FUNCTIONS = {
 #: Kinds with a separate group.
 _OWN_GROUP = {
     "batch_norm": "batch normalisation",
+    # Elements change their order, as in a transposition.
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), "copy"),
     "matmul": "product of activations",
     "bmm": "product of activations",
     "copy": "copy",
@@ -133,6 +140,9 @@ class EncodedGraph:
         Pairs of operators that read the same result, in both directions.
     uncounted : tuple of str
         Kinds of operators whose work is unknown: only their shapes are encoded.
+    owners : tuple of int
+        For every operator, the index of the one whose cost includes it: itself, or the last one of a function that is
+        written out.
     overheads : float, default=1.0
         Overhead of a run, relative to that of a network with one output.
     """
@@ -144,6 +154,7 @@ class EncodedGraph:
     edges: Integers
     siblings: Integers
     uncounted: tuple[str, ...]
+    owners: tuple[int, ...]
     overheads: float = 1.0
 
     def __len__(self) -> int:
@@ -169,19 +180,21 @@ def encode_graph(graph: Graph) -> EncodedGraph:
     >>> found.features.shape == (2, N_FEATURES), found.edges.tolist(), found.uncounted
     (True, [[0], [1]], ('strange',))
     """
-    described = [describe_operator(item.op) for item in graph.operators]
-    sources = [item.sources for item in graph.operators]
+    operators, owners = compose(graph)
+    described = [describe_operator(item.op) for item in operators]
+    sources = [item.sources for item in operators]
     edges = [(source, number) for number, found in enumerate(sources) for source in found]
-    amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, 7))
+    amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, N_AMOUNTS))
     own = np.array([item.features for item in described], dtype=np.float32)
     return EncodedGraph(
         features=np.hstack([own.reshape(len(described), -1), _read(sources, amounts)]).astype(np.float32),
-        groups=np.array([GROUPS.index(group) for group in _groups(graph.operators)], dtype=np.int64),
+        groups=np.array([GROUPS.index(group) for group in _groups(operators)], dtype=np.int64),
         kinds=np.array([item.kind for item in described], dtype=np.int64),
         terms=(amounts * _PLAIN).astype(np.float32),
         edges=_pairs(edges),
         siblings=_pairs(_siblings(sources)),
         uncounted=tuple(dict.fromkeys(item.uncounted for item in described if item.uncounted)),
+        owners=tuple(owners),
         overheads=1.0 + _PER_OUTPUT * max(0, len(graph.outputs) - 1),
     )
 
@@ -189,12 +202,19 @@ def encode_graph(graph: Graph) -> EncodedGraph:
 def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Replace the elements of weights by how many are read, and insert the parts outside of caches before the calls.
 
-    All but the first reading of a weight is from a cache.
+    Weights are read from where all weights of the network fit; when a recurrent layer reads its own again, from where
+    these fit. Inputs and outputs together come from outside of all caches from the size of the largest one on; a factor
+    of the root of two below, none does.
     """
-    moved, read, calls = amounts[:, 2:5], amounts[:, 5:6], amounts[:, 6:]
+    moved, read, counts = amounts[:, 2:5], amounts[:, 5], amounts[:, 6:]
+    activations, weights = moved[:, :2] * _BYTES, moved[:, 2] * _BYTES
     far = moved * np.minimum(1.0, moved * _BYTES / _FAR)
-    far[:, 2] = moved[:, 2] * min(1.0, moved[:, 2].sum() * _BYTES / _FAR_WEIGHTS)
-    return np.hstack([amounts[:, :4], read, far, calls])
+    again = (read - moved[:, 2]) * np.minimum(1.0, weights / _FAR)
+    far[:, 2] = moved[:, 2] * min(1.0, weights.sum() / _FAR) + again
+    size = np.maximum(activations.sum(axis=1, keepdims=True), 1.0)
+    distant = moved * np.clip(1 + 2 * np.log2(size / _DISTANT), 0.0, 1.0)
+    distant[:, 2] = moved[:, 2] * min(1.0, weights.sum() / _DISTANT)
+    return np.column_stack([amounts[:, :4], read, far, distant, counts])
 
 
 def _groups(operators: Sequence[TracedOperator]) -> list[str]:

@@ -54,7 +54,7 @@ class Measurements:
         for item in networks:
             row, column = rows[item.name], columns[item.platform.id]
             latencies[row, column] = item.latency
-            parts[row] += _parts_of(item, column, graphs[row].overheads)
+            parts[row] += _parts_of(item, column, graphs[row])
         kinds = {operator.op.kind for item in names.values() for operator in item.graph.operators}
         return cls(
             Examples(graphs, latencies, parts),
@@ -80,12 +80,25 @@ class Measurements:
         return [sorted(fold.tolist()) for fold in draw_folds(groups, count, seed, strata)]
 
 
-def _parts_of(network: MeasuredNetwork, column: int, overheads: float) -> list[Part]:
-    """Return the kernels of a network; the time outside of kernels is added to the first one, as in runtimes."""
+def _parts_of(network: MeasuredNetwork, column: int, graph: EncodedGraph) -> list[Part]:
+    """Return the kernels of a network; the time outside of kernels is added to the first one, as in runtimes.
+
+    Kernels that compute a function together are one.
+    """
     outside = max(0.0, network.latency - math.fsum(seconds for _, seconds in network.parts))
+    joined: list[tuple[set[int], float, bool]] = []
+    for numbers, seconds in network.parts:
+        owners, is_first = {graph.owners[number] for number in numbers}, 0 in numbers
+        apart = [item for item in joined if not item[0] & owners]
+        for item in joined:
+            if item[0] & owners:
+                owners, seconds, is_first = owners | item[0], seconds + item[1], is_first or item[2]
+        joined = [*apart, (owners, seconds, is_first)]
     return [
-        Part(numbers, column, seconds + outside, overheads) if 0 in numbers else Part(numbers, column, seconds)
-        for numbers, seconds in network.parts
+        Part(tuple(sorted(owners)), column, seconds + outside, graph.overheads)
+        if is_first
+        else Part(tuple(sorted(owners)), column, seconds)
+        for owners, seconds, is_first in joined
     ]
 
 

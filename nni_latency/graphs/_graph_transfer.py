@@ -279,10 +279,14 @@ def _is_related(network: GraphNetwork, examples: Examples, number: int | None, f
 
     def fit(known: Rows) -> Callable[[Rows], Array]:
         rates, run = fit_rates(examples.only(known.tolist()), 0, LEAST_ADDED)
-        graphs = examples.graphs
-        return lambda unknown: np.array(
-            [(group_totals(graphs[row]) * rates).sum() + graphs[row].overheads * run for row in unknown]
-        )
+
+        def answer(unknown: Rows) -> Array:
+            graphs = [examples.graphs[row] for row in unknown]
+            runs = run * np.array([graph.overheads for graph in graphs])
+            found: Array = group_totals([(graph, slice(None)) for graph in graphs]) @ rates.ravel() + runs
+            return found
+
+        return answer
 
     others = np.delete(_deviations(network, examples)[1], [] if number is None else [number])
     off = np.log(held_out(len(examples.graphs), folds, fit) / examples.latencies[:, 0])

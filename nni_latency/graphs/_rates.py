@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from scipy import sparse
 
 from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
 from nni_latency.graphs._examples import Examples
@@ -25,6 +26,9 @@ _FEW = 60
 #: an H200 computes 8,000 times as fast, while its calls cost more.
 _LEAST, LEAST_ADDED = 0.02, 1e-4
 
+#: Upper bound of the common cost of an inner loop, relative to the nominal machine, where ten nanoseconds are nominal.
+_MOST_LOOPS, _LOOPS = 0.2, TERMS.index("loops")
+
 #: Scale of the overhead of a run [s].
 _RUN = 1e-5
 
@@ -37,7 +41,7 @@ class _Kernels:
 
     Parameters
     ----------
-    totals : ndarray of shape (n_kernels, n_groups, n_terms)
+    totals : csr_array of shape (n_kernels, n_groups * n_terms)
         Terms of the kernels by group.
     seconds, shares : ndarray of shape (n_kernels,)
         Times [s], and shares of the time of all kernels of their networks.
@@ -45,7 +49,7 @@ class _Kernels:
         Overheads of a run that the times include.
     """
 
-    totals: Array
+    totals: sparse.csr_array
     seconds: Array
     shares: Array
     overheads: Array
@@ -53,26 +57,28 @@ class _Kernels:
 
 def _kernels_of(examples: Examples, platform: int) -> _Kernels | None:
     """Return the kernels that were timed on a platform; None if there are none."""
-    totals, seconds, shares, overheads = [], [], [], []
+    operators, seconds, shares, overheads = [], [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):
         here = [part for part in parts if part.platform == platform and part.seconds > 0]
         whole = sum(part.seconds for part in here)
         for part in here:
-            totals.append(group_totals(graph, part.operators))
+            operators.append((graph, list(part.operators)))
             seconds.append(part.seconds)
             shares.append(part.seconds / whole)
             overheads.append(part.overheads)
-    if not totals:
+    if not operators:
         return None
-    return _Kernels(np.array(totals), np.array(seconds), np.array(shares), np.array(overheads))
+    return _Kernels(group_totals(operators), np.array(seconds), np.array(shares), np.array(overheads))
 
 
-def group_totals(graph: EncodedGraph, operators: Sequence[int] | None = None) -> Array:
-    """Return the terms of a network, or of some of its operators, by group, (n_groups, n_terms)."""
-    chosen = slice(None) if operators is None else list(operators)
-    totals = np.zeros((len(GROUPS), len(TERMS)))
-    np.add.at(totals, graph.groups[chosen], graph.terms[chosen].astype(np.float64))
-    return totals
+def group_totals(items: Sequence[tuple[EncodedGraph, Sequence[int] | slice]]) -> sparse.csr_array:
+    """Return the terms of operators of networks by group, (n_items, n_groups * n_terms)."""
+    groups = [graph.groups[operators] for graph, operators in items]
+    values = np.concatenate([graph.terms[operators] for graph, operators in items]).astype(np.float64)
+    rows = np.repeat(np.arange(len(items)), [len(found) for found in groups])
+    columns = np.concatenate(groups)[:, None] * len(TERMS) + np.arange(len(TERMS))
+    places = np.repeat(rows, len(TERMS)), columns.ravel()
+    return sparse.coo_array((values.ravel(), places), (len(items), len(GROUPS) * len(TERMS))).tocsr()
 
 
 def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple[Array, float]:
@@ -98,27 +104,34 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
     """
     rows = np.flatnonzero(~np.isnan(examples.latencies[:, platform])).tolist()
     measured, kernels = examples.latencies[rows, platform], _kernels_of(examples, platform)
-    totals = np.array([group_totals(examples.graphs[row]) for row in rows])
+    totals = group_totals([(examples.graphs[row], slice(None)) for row in rows])
     runs = _RUN * np.array([examples.graphs[row].overheads for row in rows])
-    n_graphs, n_groups, n_terms = totals.shape
-    together = np.column_stack([totals.sum(1), runs]) / measured[:, None]
-    common = np.maximum(nonnegative(together, np.ones(n_graphs)), least)
+    n_graphs, n_groups, n_terms = len(rows), len(GROUPS), len(TERMS)
+    together = totals.toarray().reshape(n_graphs, n_groups, n_terms).sum(axis=1)
+    scale = 1 / measured
+    common = np.maximum(nonnegative(np.column_stack([together, runs]) * scale[:, None], np.ones(n_graphs)), least)
+    # Without kernels, loops stand for whatever networks with many channels have in common.
+    common[_LOOPS] = min(common[_LOOPS], max(least, _MOST_LOOPS))
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
-    design = np.column_stack([totals.reshape(n_graphs, -1), runs]) / measured[:, None] * start
-    wanted = np.ones(n_graphs)
+    design, wanted = _with_runs(totals, runs, scale), np.ones(n_graphs)
     if kernels is not None:
-        flat = np.column_stack([kernels.totals.reshape(len(kernels.seconds), -1), _RUN * kernels.overheads])
         weights = np.sqrt(kernels.shares)
-        design = np.vstack([design, flat / kernels.seconds[:, None] * start * weights[:, None]])
-        wanted = np.concatenate([wanted, weights])
+        inside = _with_runs(kernels.totals, _RUN * kernels.overheads, weights / kernels.seconds)
+        design, wanted = sparse.vstack([design, inside]), np.concatenate([wanted, weights])
+    design = design @ sparse.diags_array(start)
     shared = _SHARED if kernels is None else _SHARED * min(1.0, _FEW / n_graphs)
     held = shared * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
     # Use normal equations: there are many more kernels than rates.
-    gram = design.T @ design + held.T @ held
+    gram = (design.T @ design).toarray() + held.T @ held
     right = design.T @ wanted + held.T @ held.sum(1)
     factors = _nonnegative(gram, right)
     found = start * np.maximum(factors, _FLOOR)
     return found[:-1].reshape(n_groups, n_terms), float(found[-1] * _RUN)
+
+
+def _with_runs(totals: sparse.csr_array, runs: Array, scale: Array) -> sparse.csr_array:
+    """Append the overheads of a run as the last column, and scale the rows."""
+    return sparse.diags_array(scale) @ sparse.hstack([totals, sparse.csr_array(runs[:, None])]).tocsr()
 
 
 def _nonnegative(gram: Array, right: Array) -> Array:

@@ -93,6 +93,24 @@ def test_a_recurrent_layer_reads_its_weights_at_every_step():
 
     one = terms(weights="20x4+20x5+20+20")
     both = terms(weights="20x4+20x5+20+20+20x4+20x5+20+20")
-    assert both["calls"] == 2 * one["calls"] == pytest.approx(14e-6)
+    assert both["calls"] == 2 * one["calls"] == pytest.approx(44e-6)
     assert both["weights"] == 2 * one["weights"]
     assert one["weights"] > 7 * one["far_weights"]
+
+
+def test_weights_that_do_not_fit_in_a_near_cache_are_read_from_a_far_one_at_every_step():
+    def far(states: int) -> float:
+        weights = f"{4 * states}x8+{4 * states}x{states}+{4 * states}+{4 * states}"
+        terms = encode_graph(chained([OpSpec.of("lstm", [(50, 1, 8)], weights=weights)])).terms[0]
+        return float(terms[TERMS.index("far_weights")] / terms[TERMS.index("weights")])
+
+    assert far(16) < 0.02
+    assert 0.05 < far(64) < 0.1
+    assert far(512) > 0.9
+
+
+@pytest.mark.parametrize(("side", "share"), [(128, 0.0), (192, 0.0), (224, 0.23), (512, 1.0)])
+def test_activations_beyond_the_last_cache_are_distant(side: int, share: float):
+    graph = chained([OpSpec.of("conv2d", [(1, 64, side, side)], out_channels=64, groups=64, kernel_size=3, stride=1)])
+    terms = dict(zip(TERMS, encode_graph(graph).terms[0].tolist(), strict=True))
+    assert terms["distant_inputs"] == pytest.approx(share * terms["inputs"], rel=0.05)

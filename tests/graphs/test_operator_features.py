@@ -31,12 +31,55 @@ def test_elements_that_are_reduced() -> None:
     assert _layout("softmax", dim=-1) == _layout("softmax", dim=3)
 
 
-def test_steps_of_a_recurrent_layer_are_calls() -> None:
+def test_steps_of_a_recurrent_layer_are_calls_after_its_set_up() -> None:
     weights = "64x8+64x16+64+64"
     one = describe_operator(OpSpec.of("lstm", [(20, 1, 8)], weights=weights, out=(20, 1, 16)))
     two = describe_operator(OpSpec.of("lstm", [(20, 1, 8)], weights=f"{weights}+{weights}", out=(20, 1, 32)))
-    assert (one.amounts[-1], two.amounts[-1]) == (20, 40)
-    assert describe_operator(OpSpec.of("relu", [MAP])).amounts[-1] == 1
+    assert (one.amounts[6], two.amounts[6]) == (35, 70)
+    assert describe_operator(OpSpec.of("relu", [MAP])).amounts[6] == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "loops"),
+    [
+        (OpSpec.of("matmul", [(2, 4, 8, 3), (2, 4, 3, 8)], out=(2, 4, 8, 8)), 8),
+        (OpSpec.of("linear", [(2, 4, 8)], out_features=3), 1),
+        (OpSpec.of("softmax", [(2, 4, 8)], dim=-1), 8),
+        (OpSpec.of("mean", [MAP], dim=(2, 3), out=(1, 64, 1, 1)), 64),
+        (OpSpec.of("layer_norm", [(2, 4, 8)], weights="8+8"), 8),
+        (OpSpec.of("layer_norm", [(2, 4, 8)], weights="4x8+4x8"), 2),
+        (OpSpec.of("prelu", [MAP], weights="64x1x1"), 64),
+        (OpSpec.of("conv1d", [(2, 16, 50)], out_channels=16, groups=16, kernel_size=3), 32),
+        (OpSpec.of("max_pool2d", [MAP], kernel_size=2, stride=2, out=(1, 64, 8, 8)), 1),
+        (OpSpec.of("pad", [MAP], mode="reflect", out=(1, 64, 18, 18)), 64 * 18),
+        (OpSpec.of("copy", [(1, 8, 4, 16)], dims=(0, 2, 1, 3), out=(1, 4, 8, 16)), 32),
+        (OpSpec.of("copy", [(1, 8, 4, 16)], dims=(0, 1, 3, 2), out=(1, 8, 16, 4)), 1),
+        (OpSpec.of("cat", [(2, 4, 8), (2, 4, 8)], dim=2), 16),
+        (OpSpec.of("index", [(1, 12)], dim=0, out=(1, 12, 64)), 12),
+        (OpSpec.of("index", [(1, 12, 64)], dim=1, out=(1, 3, 64)), 3),
+        (OpSpec.of("add", [MAP, MAP]), 1),
+        (OpSpec.of("add", [MAP, (1, 64, 1, 1)]), 64),
+        (OpSpec.of("add", [MAP, (16,)]), 1024),
+        (OpSpec.of("add", [MAP, (1,)]), 1),
+        (OpSpec.of("relu", [MAP]), 1),
+    ],
+    ids=lambda value: value.kind if isinstance(value, OpSpec) else "",
+)
+def test_inner_loops(op: OpSpec, loops: int) -> None:
+    """Matrices, rows that are reduced, pieces that are moved, and stretches of a broadcast."""
+    assert describe_operator(op).amounts[7] == loops - 1
+
+
+def _convolution(groups: int) -> OpSpec:
+    return OpSpec.of("conv2d", [MAP], out_channels=64, groups=groups, kernel_size=3, stride=1, bias=False)
+
+
+def test_channels_of_a_group_are_padded() -> None:
+    def padded(groups: int) -> float:
+        amounts = describe_operator(_convolution(groups)).amounts
+        return amounts[1] / amounts[0]
+
+    assert [padded(groups) for groups in (1, 2, 16, 64)] == [1, 1, 4, 1]
 
 
 @pytest.mark.parametrize("other", [{"dilation": 2}, {"kernel_size": (1, 9)}, {"dtype": "float16"}])

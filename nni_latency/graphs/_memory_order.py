@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which an operator meets memory: what lies side by side, and how many inner loops it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nni_latency.operators import OpSpec
+
+#: Kinds that multiply one matrix after another.
+_MATRICES = frozenset(("matmul", "bmm", "einsum", "scaled_dot_product_attention"))
+
+#: Convolutions that most runtimes compute as a matrix product for every group.
+_CONVOLUTIONS = frozenset(("conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"))
+
+#: Kinds that work on one row of the last dimensions, on one channel, and on one row of their output at a time.
+_OF_ROWS = frozenset(("layer_norm", "rms_norm"))
+_OF_CHANNELS = frozenset(("instance_norm", "group_norm", "prelu"))
+_OF_OUTPUT_ROWS = frozenset(("pad", "repeat"))
+
+
+def inner_loops(op: OpSpec) -> float:
+    """Return the number of inner loops of an operator after the first.
+
+    These are the matrices of a batched product, the rows of a reduction or normalisation, the pieces that are moved as
+    a whole, and the stretches over which two inputs are broadcast in the same way. Each costs some nanoseconds on top
+    of the work that is done in it, which dominates where rows are short.
+
+    Parameters
+    ----------
+    op : OpSpec
+        The operator.
+
+    Examples
+    --------
+    >>> inner_loops(OpSpec.of("softmax", [(1, 8, 16, 16)], dim=-1))
+    127.0
+    >>> inner_loops(OpSpec.of("copy", [(1, 16, 8, 4)], dims=(0, 2, 1, 3), out=(1, 8, 16, 4)))
+    127.0
+    >>> inner_loops(OpSpec.of("add", [(1, 32, 7, 7), (1, 32, 1, 1)]))
+    31.0
+    """
+    return float(max(0.0, _loops(op) - 1))
+
+
+def _loops(op: OpSpec) -> float:
+    taken, out = op.input_shapes[0] if op.input_shapes else (), out_shape(op)
+    elements = math.prod(taken)
+    if op.kind in _MATRICES:
+        return math.prod(out[:-2])
+    if op.kind in _CONVOLUTIONS:
+        return (taken[0] if taken else 1) * groups_of(op)
+    if op.kind in _OF_ROWS:
+        return elements / max(1, _size(str(op.get("weights") or "1").split("+")[0]))
+    if op.kind in _OF_CHANNELS:
+        return math.prod(taken[:2])
+    if op.kind in _OF_OUTPUT_ROWS:
+        return math.prod(out[:-1])
+    if op.kind == "topk":
+        return math.prod(taken[:-1])
+    if op.kind == "cat":
+        dim = max(dims_of(op), default=0)
+        return sum(math.prod(shape[:dim]) for shape in op.input_shapes)
+    if op.kind in ("index", "gather"):
+        is_table = len(out) > len(taken)
+        return elements if is_table else math.prod(out) / max(1, run_of(op))
+    if isinstance(op.get("dims"), tuple):
+        # Where single elements are moved, their number is what counts.
+        return elements / run_of(op) if run_of(op) > 1 else 1
+    if dims_of(op):
+        return elements / max(1, length_of(op))
+    return max((_stretches(taken, other) for other in op.input_shapes[1:]), default=1)
+
+
+def _size(weights: str) -> int:
+    """Return the number of elements of weights from their shape, such as ``"64"`` or ``"8x64"``."""
+    return math.prod(int(size) for size in weights.split("x") if size.isdigit())
+
+
+def _stretches(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of stretches over which both arrays are read element by element, or one of them is constant."""
+    rank = max(len(one), len(other))
+    first, second = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (one, other))
+    pairs = [pair for pair in zip(first, second, strict=True) if pair != (1, 1)]
+    is_alike = bool(pairs) and pairs[-1][0] == pairs[-1][1]
+    while pairs and (pairs[-1][0] == pairs[-1][1]) == is_alike:
+        pairs.pop()
+    return math.prod(max(pair) for pair in pairs)
+
+
+def run_of(op: OpSpec) -> int:
+    """Return the number of elements next to each other that an operator moves, or that it treats side by side."""
+    taken, order, dims = op.input_shapes[0] if op.input_shapes else (), op.get("dims"), dims_of(op)
+    if isinstance(order, tuple) and len(order) == len(taken):
+        kept = 0
+        while kept < len(taken) and order[-1 - kept] == len(taken) - 1 - kept:
+            kept += 1
+        return math.prod(taken[len(taken) - kept :])
+    if not dims or max(dims) >= len(taken):
+        return 0
+    return math.prod(taken[max(dims) + (op.kind != "cat") :])
+
+
+def length_of(op: OpSpec) -> int:
+    """Return the number of elements along the dimensions that an operator works on."""
+    taken, dims = op.input_shapes[0] if op.input_shapes else (), dims_of(op)
+    return math.prod(taken[dim] for dim in dims) if dims and max(dims) < len(taken) else 0
+
+
+def dims_of(op: OpSpec) -> tuple[int, ...]:
+    """Return the dimensions that an operator works on, counted from the first."""
+    dims = op.get("dim", ())
+    found = (dims,) if isinstance(dims, int) else dims if isinstance(dims, tuple) else ()
+    rank = len(op.input_shapes[0]) if op.input_shapes else 0
+    return tuple(int(dim) % rank for dim in found) if rank else ()
+
+
+def out_shape(op: OpSpec) -> tuple[int, ...]:
+    """Return the shape of the output of an operator, as far as its attributes tell; else that of its first input."""
+    out = op.get("out")
+    if isinstance(out, tuple):
+        return out
+    return (out,) if isinstance(out, int) else op.input_shapes[0] if op.input_shapes else ()
+
+
+def groups_of(op: OpSpec) -> int:
+    """Return the number of groups of a convolution; 1 for anything else."""
+    groups = op.get("groups", 1)
+    return groups if isinstance(groups, int) else 1
