@@ -118,7 +118,7 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
         weights = np.sqrt(kernels.shares)
         inside = _with_runs(kernels.totals, _RUN * kernels.overheads, weights / kernels.seconds)
         design, wanted = sparse.vstack([design, inside]), np.concatenate([wanted, weights])
-    design = design @ sparse.diags_array(start)
+    design = design.multiply(start[None, :]).tocsr()
     shared = _SHARED if kernels is None else _SHARED * min(1.0, _FEW / n_graphs)
     held = shared * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
     # Use normal equations: there are many more kernels than rates.
@@ -131,7 +131,7 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
 
 def _with_runs(totals: sparse.csr_array, runs: Array, scale: Array) -> sparse.csr_array:
     """Append the overheads of a run as the last column, and scale the rows."""
-    return sparse.diags_array(scale) @ sparse.hstack([totals, sparse.csr_array(runs[:, None])]).tocsr()
+    return sparse.hstack([totals, sparse.csr_array(runs[:, None])]).multiply(scale[:, None]).tocsr()
 
 
 def _nonnegative(gram: Array, right: Array) -> Array:
