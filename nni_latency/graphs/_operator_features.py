@@ -55,7 +55,7 @@ _POWERS = {2.0: "pow 2", 3.0: "pow 3", 0.5: "pow 0.5"}
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
-#: Steps of a recurrent layer that take as long as what it does before the first: 12 to 28 on three machines, two
+#: Steps of a recurrent layer that take as long as what it does before the first: 10 to 29 on three machines, two
 #: runtimes.
 _SET_UP = 15
 
