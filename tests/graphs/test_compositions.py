@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nni_latency.graphs import block_families
+from nni_latency.graphs import MeasuredNetwork, block_families
 from nni_latency.graphs._compositions import compose
 from nni_latency.graphs._encoding import encode_graph
+from nni_latency.graphs._examples import Measurements
 from nni_latency.operators import Graph, OpSpec, read_onnx
+from nni_latency.platforms import Platform
 
 onnx = pytest.importorskip("onnx")
 
@@ -156,6 +158,19 @@ def test_it_costs_what_the_operator_costs(tmp_path: Path) -> None:
         assert np.array_equal(getattr(encoded, name)[places], getattr(other, name)), name
     merged = [number for number, owner in enumerate(encoded.owners) if number != owner]
     assert not encoded.terms[merged].any()
+
+
+def test_kernels_of_one_function_are_one(tmp_path: Path) -> None:
+    """A runtime that computes a function operator by operator is learned from with the sum of their times."""
+    graph = read_onnx(_save(tmp_path / "net.onnx", _gelu))
+    parts = tuple(((number,), 1e-5 * (number + 1)) for number in range(len(graph.operators)))
+    whole = sum(seconds for _, seconds in parts)
+    network = MeasuredNetwork("net", graph, whole, Platform("board", "torch"), "family", parts=parts)
+    ((first, *inner, last),) = Measurements.of([network]).examples.parts
+    assert sorted(part.operators for part in (first, *inner, last)) == [(0,), (5,), (6,)]
+    assert sum(part.seconds for part in (first, *inner, last)) == pytest.approx(whole)
+    (function,) = [part for part in (first, *inner, last) if part.operators == (5,)]
+    assert function.seconds == pytest.approx(whole - parts[0][1] - parts[-1][1])
 
 
 def test_a_result_that_others_read_is_not_within_a_function(tmp_path: Path) -> None:
