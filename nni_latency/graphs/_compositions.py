@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that files write out as several operators and that runtimes compute as one, such as GELU.
 
-The forms are those that ONNX Runtime and OpenVINO both recognise; a runtime computes others operator by operator.
+The forms are those that ONNX Runtime and OpenVINO both recognise; others are left as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OUTSIDE = -1
 #: Most operators on a path through a function.
 _LONGEST = 8
 
-#: Functions by the kinds of the operators between what they read and the operator that joins its paths.
+#: Functions by the kinds of their operators, up to the one that joins the paths from what they read.
 _FORMS = {
     name: Counter(kinds.split())
     for name, kinds in {

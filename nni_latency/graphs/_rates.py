@@ -111,7 +111,7 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
     scale = 1 / measured
     common = np.maximum(nonnegative(np.column_stack([together, runs]) * scale[:, None], np.ones(n_graphs)), least)
     # Without kernels, loops stand for whatever networks with many channels have in common.
-    common[_LOOPS] = min(common[_LOOPS], max(least, _MOST_LOOPS))
+    common[_LOOPS] = min(common[_LOOPS], _MOST_LOOPS)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
     design, wanted = _with_runs(totals, runs, scale), np.ones(n_graphs)
     if kernels is not None:
