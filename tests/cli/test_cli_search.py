@@ -25,7 +25,7 @@ from nni_latency.nas import SearchResult
 from nni_latency.platforms import Platform
 from nni_latency.spaces import FBNetSpace
 from nni_latency.tables import LookupTable
-from nni_latency.units import format_metric, format_seconds
+from nni_latency.units import format_metric, format_percent, format_seconds, format_slowdown
 
 #: As few rounds as a network that was found is measured in, however long they take where other processes are busy.
 QUICK = ("--protocol", "rounds=4", "--protocol", "processes=1")
@@ -167,13 +167,12 @@ def test_record_is_shown(searched, run):
 @pytest.mark.slow
 def test_summary_compares_prediction_and_measurement(searched):
     stdout, content = searched[1].stdout, _content(searched)
-    used = f"uses {content['used'] * 100:.1f} % of the target of {format_seconds(content['target'])} less its margin"
+    used = f"uses {format_percent(content['used'])} of the target of {format_seconds(content['target'])} less its margin"
     assert f"predicted  {format_seconds(content['predicted'])}; {used} of 5.0 %" in stdout
-    speed = content["validation"]["speed"]
-    how = f"{abs(1 / speed - 1) * 100:.1f} % {'slower' if speed < 1 else 'faster'} than when the table was built"
+    how = f"{format_slowdown(1 / content['validation']['speed'])} than when the table was built"
     assert f"measured   {format_seconds(content['measured'])}; the machine is {how}; at the table's speed" in stdout
     error = content["predicted"] / content["measured_at_speed"] - 1
-    assert f"prediction {error * 100:+.1f} %" in stdout
+    assert f"prediction {format_percent(error, signed=True)}" in stdout
     verdict = "meets the target" if content["meets_target"] else "misses the target by"
     assert f"verdict    {verdict}" in stdout
     assert "judged at the table's speed" in stdout
