@@ -13,14 +13,11 @@ from dataclasses import dataclass
 
 from nni_latency.graphs._memory_order import dims_of
 from nni_latency.graphs._operator_features import MERGED
-from nni_latency.operators import Graph, OpSpec, TracedOperator
+from nni_latency.operators import OUTSIDE, Graph, OpSpec, TracedOperator
 
 #: Operators that may be inside of a function, and those that may be its last.
 _INNER = frozenset(("add", "mul", "div", "pow", "sqrt", "erf", "tanh", "sigmoid", "mean"))
 _JOINING = frozenset(("add", "sub", "mul", "div"))
-
-#: Reader of a result that the network returns.
-_OUTSIDE = -1
 
 #: Most operators on a path through a function.
 _LONGEST = 8
@@ -97,12 +94,7 @@ def compose(graph: Graph) -> tuple[list[TracedOperator], list[int]]:
 
 def _functions(graph: Graph) -> Iterator[_Function]:
     """Return the functions that are written out in a network."""
-    readers: list[set[int]] = [set() for _ in graph.operators]
-    for number, item in enumerate(graph.operators):
-        for source in item.sources:
-            readers[source].add(number)
-    for number in graph.returned or ():
-        readers[number].add(_OUTSIDE)
+    readers = graph.readers
     regions: dict[int, _Region] = {}
     for number in range(len(graph.operators)):
         region = _region(number, graph.operators, readers, regions)
@@ -123,8 +115,8 @@ def _chain(
     """Return an operator and those of the given kinds that follow it, each with constants alone."""
     chain = [number]
     for kind in kinds:
-        after = next(iter(readers[chain[-1]])) if len(readers[chain[-1]]) == 1 else _OUTSIDE
-        if after == _OUTSIDE or operators[after].op.kind != kind or len(operators[after].sources) != 1:
+        after = next(iter(readers[chain[-1]])) if len(readers[chain[-1]]) == 1 else OUTSIDE
+        if after == OUTSIDE or operators[after].op.kind != kind or len(operators[after].sources) != 1:
             break
         chain.append(after)
     return chain

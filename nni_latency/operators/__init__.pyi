@@ -15,7 +15,7 @@ from ._feature_table import (
 from ._features import Features, given_shapes, learned_shapes
 from ._flow import Flow, flow_of_call
 from ._fusion import FusionRule, FusionRules, FusionTimes, chained, divide, fuse, layout_changes
-from ._graph import By, Graph, Trace, TracedOperator, TracingWarning, graph_key
+from ._graph import OUTSIDE, By, Graph, Trace, TracedOperator, TracingWarning, graph_key
 from ._inputs import (
     Inputs,
     InputShape,
@@ -51,6 +51,7 @@ from ._tracing import DescribesItself, capture_operators, run_traced, trace, tra
 __all__ = [
     "LARGEST_TENSOR",
     "OP_KEY",
+    "OUTSIDE",
     "AttributeValue",
     "By",
     "ChannelShuffle",

@@ -80,7 +80,7 @@ class FusionRule:
     fused : bool
         Whether the last operator joins the kernel.
     shared : bool, default=False
-        Whether it also joins if the result before it has other readers.
+        Whether it also joins if the result before it has other readers, or is an output of the network.
     folds : bool, default=False
         Whether the last operator is folded into the weights of those before it, like batch normalisation; the next
         operator is then treated as if it were absent.
@@ -276,8 +276,8 @@ def fuse(trace: Trace, rules: FusionRules) -> list[tuple[TracedOperator, ...]]:
     """Divide a network into kernels.
 
     Operators are processed in the order of execution. An operator joins the kernel of a source if a rule fuses them,
-    the source is the last of its kernel, its result is taken whole, and it has no other reader, unless the rule is
-    ``shared``. With several sources, such as for an addition, the kernel computed last is tried first, because all
+    the source is the last of its kernel, its result is taken whole, and no other operator takes it, nor does the
+    network return it, unless the rule is ``shared``. With several sources, such as for an addition, the kernel computed last is tried first, because all
     others are ready by then.
 
     Parameters
@@ -332,10 +332,7 @@ class _Division:
         self._kernels: list[list[int]] = []
         self._ends: list[list[OpSpec]] = []
         self._kernel_of: dict[int, int] = {}
-        self._readers: list[set[int]] = [set() for _ in trace.operators]
-        for number, item in enumerate(trace.operators):
-            for source in item.sources:
-                self._readers[source].add(number)
+        self._readers = trace.readers
 
     def place(self, number: int) -> None:
         """Add an operator to a kernel that it can join, or to a new one."""

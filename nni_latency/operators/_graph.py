@@ -16,6 +16,9 @@ from nni_latency.operators._op_spec import OpSpec
 #: Granularity of operators: leaf modules, or calls of torch functions.
 By = Literal["module", "graph"]
 
+#: Stands for the output of a network among the readers of a result.
+OUTSIDE = -1
+
 #: Commutative operators.
 _COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "eq"})
 
@@ -97,6 +100,23 @@ class Graph:
     def edges(self) -> tuple[tuple[int, int], ...]:
         """Pairs of operator indices: source and consumer."""
         return tuple((source, number) for number, item in enumerate(self.operators) for source in item.sources)
+
+    @cached_property
+    def readers(self) -> list[set[int]]:
+        """Indices of the operators that take each result; -1 stands for the output of the network.
+
+        Examples
+        --------
+        >>> relu = OpSpec.of("relu", [(1, 8)])
+        >>> Graph((TracedOperator("a", relu), TracedOperator("b", relu, (0,))), 2, returned=(1,)).readers
+        [{1}, {-1}]
+        """
+        found: list[set[int]] = [set() for _ in self.operators]
+        for source, number in self.edges:
+            found[source].add(number)
+        for number in self.returned or ():
+            found[number].add(OUTSIDE)
+        return found
 
     def without_unused(self) -> Graph:
         """Return the graph without operators that no output depends on.

@@ -126,6 +126,14 @@ def test_a_result_that_is_read_twice_ends_its_kernel():
     assert _kinds(fuse(network, shared)) == [("conv2d", "batch_norm", "relu"), ("relu",)]
 
 
+def test_a_result_that_the_network_returns_ends_its_kernel():
+    """As in ONNX Runtime, which has no place to write such a result in a fused kernel."""
+    operators = trace(nn.Sequential(*_conv(3), nn.ReLU()), _INPUTS).operators
+    ends, returns = (Trace(operators, 3, returned=returned) for returned in ((2,), (1, 2)))
+    assert _kinds(fuse(ends, _rules("conv2d+relu"))) == [("conv2d", "batch_norm", "relu")]
+    assert _kinds(fuse(returns, _rules("conv2d+relu"))) == [("conv2d", "batch_norm"), ("relu",)]
+
+
 def test_an_operator_that_waits_for_another_one_does_not_join():
     """The addition takes the first result and what is made of it elsewhere: it cannot run with the first."""
     ops = [OpSpec.of("sigmoid", [(1, 4)]), OpSpec.of("neg", [(1, 4)]), OpSpec.of("add", [(1, 4), (1, 4)])]
