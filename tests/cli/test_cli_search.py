@@ -167,8 +167,8 @@ def test_record_is_shown(searched, run):
 @pytest.mark.slow
 def test_summary_compares_prediction_and_measurement(searched):
     stdout, content = searched[1].stdout, _content(searched)
-    used = f"uses {format_percent(content['used'])} of the target of {format_seconds(content['target'])} less its margin"
-    assert f"predicted  {format_seconds(content['predicted'])}; {used} of 5.0 %" in stdout
+    used = f"uses {format_percent(content['used'])} of the target of {format_seconds(content['target'])}"
+    assert f"predicted  {format_seconds(content['predicted'])}; {used} less its margin of 5.0 %" in stdout
     how = f"{format_slowdown(1 / content['validation']['speed'])} than when the table was built"
     assert f"measured   {format_seconds(content['measured'])}; the machine is {how}; at the table's speed" in stdout
     error = content["predicted"] / content["measured_at_speed"] - 1
