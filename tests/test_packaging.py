@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -136,10 +137,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("wheels")
     package, plugin = folder / "package", folder / "plugin"
     package.mkdir()
-    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, package)
+    for path in filter(Path.is_file, ROOT.iterdir()):
+        shutil.copy(path, package)
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-    for name in ("nni_latency", "lut"):
+    for name in ("nni_latency", "lut", "tests"):
         shutil.copytree(ROOT / name, package / name, ignore=ignored)
     shutil.copytree(ROOT / "plugins" / _WITH, plugin, ignore=ignored)
     _pip("wheel", "--no-build-isolation", "--wheel-dir", folder, package, plugin)
@@ -177,6 +178,19 @@ def test_wheels_say_who_made_them_and_under_which_licence(wheels):
     for wheel in wheels:
         (text,) = filter(None, _content(wheel).values())
         assert {"Author: the nni_latency developers", "License: Apache-2.0"} <= set(text.splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.installs
+def test_source_distribution_has_what_the_readme_names_and_no_part_of_the_tests(wheels, tmp_path):
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    folder = wheels[0].parent / "package"
+    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
+    (archive,) = tmp_path.iterdir()
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "lut/THIRD-PARTY.txt"} <= names
+    assert not [name for name in names if name.startswith("tests/")]
 
 
 #: Where links and pictures of Markdown lead.
