@@ -274,7 +274,7 @@ def main(
         "FLOPs + memory": by_line(lambda found: [found.flops, found.memory]),
         "NNLP": by_nnlp(nnlp_epochs),
         **({"kernels": by_kernels(kernels)} if kernels else {}),
-        "graph": by_graph(graph),
+        "GraphPredictor": by_graph(graph),
     }
     if ask == "families":
         families = [name for name in sorted({item.family for item in here} - MIXED) if not wanted or name in wanted]
