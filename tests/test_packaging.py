@@ -51,6 +51,16 @@ def test_lowest_versions_are_those_that_setup_allows():
         assert Version(lowest[requirement.name.lower()]) == Version(allowed_from), requirement
 
 
+def test_picture_of_the_rooms_has_all_of_them_in_the_order_of_the_layers():
+    layers = _setup()["importlinter:contract:rooms"]["layers"].split()
+    rows = " ".join(layers).replace(" | ", "|").split()
+    place = {name.removeprefix("nni_latency."): row for row, names in enumerate(rows) for name in names.split("|")}
+    picture = (ROOT / "docs" / "images" / "rooms.svg").read_text(encoding="utf-8")
+    shown = re.findall(r'text-anchor="middle">(\w+)<', picture)
+    assert sorted(shown) == sorted(place)
+    assert shown == sorted(shown, key=place.__getitem__)
+
+
 #: Plugins that are distributions with rooms, and whose tests run with those of the package.
 _PLUGINS = ("nni_latency_farm", "nni_latency_service")
 
