@@ -87,14 +87,14 @@ def test_penalty_reaches_the_logits_of_a_plain_super_network(plain):
     torch.manual_seed(0)
     supernet = plain["SuperNetwork"]()
     plain["search"](supernet, cost, 1e-4, 1, 100.0)
-    assert all(layer.logits.argmax() == 0 for layer in supernet.layers)
+    assert all(list(layer.candidates)[layer.logits.argmax()] == "conv3" for layer in supernet.layers)
 
 
 @pytest.mark.slow
 def test_plain_search_meets_its_target(tmp_path):
     printed = _run("plain_pytorch.py", tmp_path, "--epochs", "1", "--target", "0.3")
     predicted, target = map(float, re.search(r"predicted +(\S+) ms, target (\S+) ms", printed).groups())
-    assert 0 < predicted <= target
+    assert 0.9 * target - 0.001 < predicted <= target
     measured, at_speed = (float(re.search(rf"{name} +(\S+) ms", printed)[1]) for name in ("measured", "speed"))
     assert measured > 0
     error = float(re.search(r"prediction (\S+)%", printed)[1])
