@@ -103,10 +103,20 @@ def _functions(graph: Graph) -> Iterator[_Function]:
         regions[number] = region
         members = [graph.operators[member].op for member in sorted(region.members)]
         form = _form(members)
-        if form:
+        if form and not _is_scaled_late(number, region, graph.operators):
             chain = _chain(number, _ENDS.get(form, ()), graph.operators, readers)
             op = _described(form.split()[0], members)
             yield _Function(chain[-1], op, region.members | set(chain), region.source)
+
+
+def _is_scaled_late(number: int, region: _Region, operators: Sequence[TracedOperator]) -> bool:
+    """Whether x multiplies half of 1 + erf(x / sqrt(2)), as newer exports of torch write GELU.
+
+    ONNX Runtime recognises GELU only if half of x is multiplied, or the product halved.
+    """
+    halves = [operators[source] for source in operators[number].sources if operators[source].op.kind == "mul"]
+    sources = {source for half in halves for source in half.sources} & region.members
+    return any(operators[source].op.kind == "add" for source in sources)
 
 
 def _chain(

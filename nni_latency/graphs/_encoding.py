@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.graphs._compositions import compose
+from nni_latency.graphs._memory_order import is_blocked, is_table, run_of
 from nni_latency.graphs._operator_features import N_AMOUNTS, N_OWN, describe_operator, name_of
-from nni_latency.operators import Graph, TracedOperator, group_of
+from nni_latency.operators import Graph, OpSpec, TracedOperator, group_of
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -52,11 +53,27 @@ GROUPS = (
     *("quantisation", "branch"),
     # Many times as slow as other activations where it is not fused.
     "parametric activation",
+    # Not computed in blocks of channels: up to ten times as slow where depthwise.
+    *("unblocked convolution", "unblocked depthwise convolution"),
+    *("table", "softmax across rows", "reduction across rows", "sorting"),
 )
+
+#: Groups that have the rates of another one where too few of their operators are known.
+RELATED = {
+    "unblocked convolution": "dense convolution",
+    "unblocked depthwise convolution": "depthwise convolution",
+    "table": "lookup",
+    "softmax across rows": "softmax",
+    "reduction across rows": "reduction",
+    "sorting": "selection",
+}
 
 #: Groups into which an activation can be fused.
 _PRODUCTS = frozenset(
-    ("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution", "matrix product")
+    (
+        *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
+        *("unblocked convolution", "unblocked depthwise convolution", "matrix product"),
+    )
 )
 
 #: Groups of operators that some runtimes compute together with the product before them.
@@ -110,7 +127,8 @@ _OWN_GROUP = {
     "interpolate nearest": "nearest interpolation",
     "interpolate bilinear": "linear interpolation",
     **dict.fromkeys(("interpolate bicubic", "grid_sample"), "cubic interpolation"),
-    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort", "unique", "cumsum"), "selection"),
+    **dict.fromkeys(("argmax", "argmin", "cumsum"), "selection"),
+    **dict.fromkeys(("topk", "sort", "argsort", "unique"), "sorting"),
     **dict.fromkeys(("quantizelinear", "dequantizelinear", "dynamicquantizelinear"), "quantisation"),
 }
 
@@ -219,8 +237,7 @@ def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _groups(operators: Sequence[TracedOperator]) -> list[str]:
     """Return the group of every operator; those that a runtime may fuse with their inputs have separate groups."""
-    plain = [_OWN_GROUP.get(name_of(item.op), group_of(item.op)) for item in operators]
-    plain = [group if group in GROUPS else "elementwise" for group in plain]
+    plain = [_plain_group(item.op) for item in operators]
     # What others than elementwise operators read as well, a runtime has to store.
     stored = {
         source for item, group in zip(operators, plain, strict=True) if group not in _FUSIBLE for source in item.sources
@@ -230,6 +247,18 @@ def _groups(operators: Sequence[TracedOperator]) -> list[str]:
         before = {groups[source] for source in item.sources if source not in stored} if group in _FUSIBLE else set()
         groups.append(_fused(item, group, before))
     return groups
+
+
+def _plain_group(op: OpSpec) -> str:
+    """Return the group of an operator by itself."""
+    group = _OWN_GROUP.get(name_of(op), group_of(op))
+    if op.kind in ("conv1d", "conv2d", "conv3d") and not is_blocked(op):
+        return "unblocked depthwise convolution" if group == "depthwise convolution" else "unblocked convolution"
+    if group in ("softmax", "reduction") and run_of(op) > 1:
+        return f"{group} across rows"
+    if group == "lookup" and is_table(op):
+        return "table"
+    return group if group in GROUPS else "elementwise"
 
 
 def _fused(item: TracedOperator, group: str, before: set[str]) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,18 +15,29 @@ _MATRICES = frozenset(("matmul", "bmm", "einsum", "scaled_dot_product_attention"
 #: Convolutions that most runtimes compute as a matrix product for every group.
 _CONVOLUTIONS = frozenset(("conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"))
 
+#: Kinds that compute all channels of one place of a picture at a time.
+_OF_PLACES = frozenset(("interpolate", "grid_sample"))
+
+#: Channels that runtimes compute together come in multiples of this number; fewer channels than the second number are
+#: read as they are.
+_BLOCK, _FEW = 4, 16
+
 #: Kinds that work on one row of the last dimensions, on one channel, and on one row of their output at a time.
 _OF_ROWS = frozenset(("layer_norm", "rms_norm"))
 _OF_CHANNELS = frozenset(("instance_norm", "group_norm", "prelu"))
 _OF_OUTPUT_ROWS = frozenset(("pad", "repeat"))
 
+#: Kinds that take rows of a table, or a part of what they read.
+_LOOKUPS = frozenset(("index", "gather", "embedding", "embedding_bag"))
+
 
 def inner_loops(op: OpSpec) -> float:
     """Return the number of inner loops of an operator after the first.
 
-    These are the matrices of a batched product, the rows of a reduction or normalisation, the pieces that are moved as
-    a whole, and the stretches over which two inputs are broadcast in the same way. Each costs some nanoseconds on top
-    of the work that is done in it, which dominates where rows are short.
+    These are the matrices of a batched product, the rows of a reduction or normalisation, the places of a picture that
+    is interpolated, the pieces that are moved as a whole, and the stretches over which two inputs are broadcast in the
+    same way. Each costs some nanoseconds on top of the work that is done in it, which dominates where rows are short.
+    A reduction over other dimensions than the last adds up whole rows.
 
     Parameters
     ----------
@@ -40,6 +52,8 @@ def inner_loops(op: OpSpec) -> float:
     127.0
     >>> inner_loops(OpSpec.of("add", [(1, 32, 7, 7), (1, 32, 1, 1)]))
     31.0
+    >>> inner_loops(OpSpec.of("mean", [(1, 8, 16, 16)], dim=(1,), out=(1, 1, 16, 16)))
+    7.0
     """
     return float(max(0.0, _loops(op) - 1))
 
@@ -48,7 +62,7 @@ def _loops(op: OpSpec) -> float:
     taken, out = op.input_shapes[0] if op.input_shapes else (), out_shape(op)
     elements = math.prod(taken)
     if op.kind in _MATRICES:
-        return math.prod(out[:-2])
+        return _matrices(op)
     if op.kind in _CONVOLUTIONS:
         return (taken[0] if taken else 1) * groups_of(op)
     if op.kind in _OF_ROWS:
@@ -57,20 +71,63 @@ def _loops(op: OpSpec) -> float:
         return math.prod(taken[:2])
     if op.kind in _OF_OUTPUT_ROWS:
         return math.prod(out[:-1])
+    if op.kind in _OF_PLACES:
+        return math.prod(out[:1]) * math.prod(out[2:])
     if op.kind == "topk":
         return math.prod(taken[:-1])
     if op.kind == "cat":
         dim = max(dims_of(op), default=0)
         return sum(math.prod(shape[:dim]) for shape in op.input_shapes)
-    if op.kind in ("index", "gather"):
-        is_table = len(out) > len(taken)
-        return elements if is_table else math.prod(out) / max(1, run_of(op))
+    if op.kind in _LOOKUPS:
+        return elements if is_table(op) else math.prod(out) / max(1, run_of(op))
     if isinstance(op.get("dims"), tuple):
         # Where single elements are moved, their number is what counts.
         return elements / run_of(op) if run_of(op) > 1 else 1
     if dims_of(op):
-        return elements / max(1, length_of(op))
+        return elements / max(1, run_of(op) if run_of(op) > 1 else length_of(op))
     return max((_stretches(taken, other) for other in op.input_shapes[1:]), default=1)
+
+
+def is_blocked(op: OpSpec) -> bool:
+    """Whether runtimes can compute a convolution in blocks of channels: of a picture, with a multiple of four channels.
+
+    Examples
+    --------
+    >>> size = {"out_channels": 32, "kernel_size": 3, "stride": 1}
+    >>> [is_blocked(OpSpec.of("conv2d", [(1, channels, 8, 8)], **size)) for channels in (3, 30, 32)]
+    [True, False, True]
+    """
+    taken = op.input_shapes[0] if op.input_shapes else ()
+    if op.kind != "conv2d" or len(taken) < 2:
+        return op.kind == "conv2d"
+    return taken[1] % _BLOCK == 0 or (taken[1] < _FEW and groups_of(op) == 1)
+
+
+def is_table(op: OpSpec) -> bool:
+    """Whether a lookup takes rows of a table by indices, instead of a part of what it reads.
+
+    Examples
+    --------
+    >>> is_table(OpSpec.of("index", [(1, 128)], dim=0, out=(1, 128, 64)))
+    True
+    """
+    if op.kind.startswith("embedding"):
+        return True
+    return op.kind in _LOOKUPS and len(out_shape(op)) > len(op.input_shapes[0] if op.input_shapes else ())
+
+
+def _matrices(op: OpSpec) -> int:
+    """Return the number of matrices that an operator multiplies one after another.
+
+    Those of a sum of products are counted by the dimensions of both inputs and of the result.
+    """
+    equation = str(op.get("equation", "")).replace(" ", "")
+    inputs, _, output = equation.partition("->")
+    letters = inputs.split(",")
+    if not output or "." in equation or list(map(len, letters)) != list(map(len, op.input_shapes)):
+        return math.prod(out_shape(op)[:-2])
+    sizes = dict(zip("".join(letters), itertools.chain(*op.input_shapes), strict=True))
+    return math.prod(sizes[letter] for letter in set(output).intersection(*letters))
 
 
 def _size(weights: str) -> int:

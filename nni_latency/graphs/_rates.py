@@ -11,12 +11,17 @@ import scipy
 from numpy.typing import NDArray
 from scipy import sparse
 
-from nni_latency.graphs._encoding import GROUPS, TERMS, EncodedGraph
+from nni_latency.graphs._encoding import GROUPS, RELATED, TERMS, EncodedGraph
 from nni_latency.graphs._examples import Examples
 from nni_latency.regression import nonnegative
 
-#: Strength of the shrinkage of a group's costs to those of all operators, and their lower bound relative to these.
+#: Strength of the shrinkage of a group's costs to those of all operators or of a related group, and their lower bound
+#: relative to those of all.
 _SHARED, _FLOOR = 0.03, 0.1
+
+#: Strength of the shrinkage to the costs of a related group, relative to that to the costs of all: times of kernels
+#: tell the two apart, times of networks alone do not.
+_TIE = 50.0
 
 #: Number of networks with timed kernels up to which the shrinkage is as strong; with more, a group may cost a hundred
 #: times as much as others.
@@ -28,6 +33,10 @@ _LEAST, LEAST_ADDED = 0.02, 1e-4
 
 #: Upper bound of the common cost of an inner loop, relative to the nominal machine, where ten nanoseconds are nominal.
 _MOST_LOOPS, _LOOPS = 0.2, TERMS.index("loops")
+
+#: Fits, of which each but the first takes the expected times from the one before, and the factor by which these may be
+#: off.
+_ROUNDS, _FAR_OFF = 2, 4.0
 
 #: Scale of the overhead of a run [s].
 _RUN = 1e-5
@@ -82,9 +91,10 @@ def group_totals(items: Sequence[tuple[EncodedGraph, Sequence[int] | slice]]) ->
 
 
 def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple[Array, float]:
-    """Fit the cost of a unit of each term, by group, to times of networks and of their kernels, on relative errors.
+    """Fit the cost of a unit of each term, by group, to times of networks and of their kernels.
 
-    The kernels of a network have the same total weight as the network.
+    Errors are relative to the geometric mean of the measured and the expected time, by least squares with weights
+    from the fit before. The kernels of a network have the same total weight as the network.
 
     Parameters
     ----------
@@ -108,30 +118,44 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
     runs = _RUN * np.array([examples.graphs[row].overheads for row in rows])
     n_graphs, n_groups, n_terms = len(rows), len(GROUPS), len(TERMS)
     together = totals.toarray().reshape(n_graphs, n_groups, n_terms).sum(axis=1)
-    scale = 1 / measured
-    common = np.maximum(nonnegative(np.column_stack([together, runs]) * scale[:, None], np.ones(n_graphs)), least)
+    relative = np.column_stack([together, runs]) / measured[:, None]
+    common = np.maximum(nonnegative(relative, np.ones(n_graphs)), least)
     # Without kernels, loops stand for whatever networks with many channels have in common.
     common[_LOOPS] = min(common[_LOOPS], _MOST_LOOPS)
     start = np.concatenate([np.tile(common[:-1], n_groups), common[-1:]])
-    design, wanted = _with_runs(totals, runs, scale), np.ones(n_graphs)
+    work, seconds, weights = _with_runs(totals, runs), measured, np.ones(n_graphs)
     if kernels is not None:
-        weights = np.sqrt(kernels.shares)
-        inside = _with_runs(kernels.totals, _RUN * kernels.overheads, weights / kernels.seconds)
-        design, wanted = sparse.vstack([design, inside]), np.concatenate([wanted, weights])
-    design = design.multiply(start[None, :]).tocsr()
+        work = sparse.vstack([work, _with_runs(kernels.totals, _RUN * kernels.overheads)]).tocsr()
+        seconds = np.concatenate([seconds, kernels.seconds])
+        weights = np.concatenate([weights, np.sqrt(kernels.shares)])
     shared = _SHARED if kernels is None else _SHARED * min(1.0, _FEW / n_graphs)
-    held = shared * np.sqrt(n_graphs / len(start)) * np.eye(len(start))
-    # Use normal equations: there are many more kernels than rates.
-    gram = (design.T @ design).toarray() + held.T @ held
-    right = design.T @ wanted + held.T @ held.sum(1)
-    factors = _nonnegative(gram, right)
-    found = start * np.maximum(factors, _FLOOR)
+    held = shared * np.sqrt(n_graphs / len(start)) * _shrinkage()
+    found, expected = start, seconds
+    for _ in range(_ROUNDS):
+        # Divided by the measured time alone, half as much would be a smaller error than twice as much.
+        expected = np.clip(expected, seconds / _FAR_OFF, seconds * _FAR_OFF)
+        scale = weights / np.sqrt(seconds * expected)
+        design = work.multiply(scale[:, None]).multiply(start[None, :]).tocsr()
+        # Use normal equations: there are many more kernels than rates.
+        gram = (design.T @ design).toarray() + held.T @ held
+        right = design.T @ (scale * seconds) + held.T @ held.sum(1)
+        found = start * np.maximum(_nonnegative(gram, right), _FLOOR)
+        expected = work @ found
     return found[:-1].reshape(n_groups, n_terms), float(found[-1] * _RUN)
 
 
-def _with_runs(totals: sparse.csr_array, runs: Array, scale: Array) -> sparse.csr_array:
-    """Append the overheads of a run as the last column, and scale the rows."""
-    return sparse.hstack([totals, sparse.csr_array(runs[:, None])]).multiply(scale[:, None]).tocsr()
+def _shrinkage() -> Array:
+    """Return the differences that are shrunk: of rates from the common ones, or from those of a related group."""
+    found = np.eye(len(GROUPS) * len(TERMS) + 1)
+    for group, related in RELATED.items():
+        rows, columns = (GROUPS.index(name) * len(TERMS) + np.arange(len(TERMS)) for name in (group, related))
+        found[rows, rows], found[rows, columns] = _TIE, -_TIE
+    return found
+
+
+def _with_runs(totals: sparse.csr_array, runs: Array) -> sparse.csr_array:
+    """Append the overheads of a run as the last column."""
+    return sparse.hstack([totals, sparse.csr_array(runs[:, None])]).tocsr()
 
 
 def _nonnegative(gram: Array, right: Array) -> Array:

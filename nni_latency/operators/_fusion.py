@@ -276,9 +276,9 @@ def fuse(trace: Trace, rules: FusionRules) -> list[tuple[TracedOperator, ...]]:
     """Divide a network into kernels.
 
     Operators are processed in the order of execution. An operator joins the kernel of a source if a rule fuses them,
-    the source is the last of its kernel, its result is taken whole, and no other operator takes it, nor does the
-    network return it, unless the rule is ``shared``. With several sources, such as for an addition, the kernel computed last is tried first, because all
-    others are ready by then.
+    the source is the last of its kernel, its result is taken whole, no other operator takes it, and the network does
+    not return it, unless the rule is ``shared``. With several sources, such as for an addition, the kernel computed
+    last is tried first, because all others are ready by then.
 
     Parameters
     ----------

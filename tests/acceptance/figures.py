@@ -244,6 +244,23 @@ def graph_predictor_that_ships() -> Figures:
     return found
 
 
+def graph_predictor_on_unseen_networks() -> Figures:
+    """Score the predictor that ships on 80 published architectures in ``unseen.zip``, by runtime.
+
+    They were written without sight of the project's generators, by both exporters of torch 2.13 with operator sets 11
+    to 18, and measured on an EPYC of family 25, model 17 (``real_networks.py``). Nothing was fitted to them.
+    """
+    predictor, unseen = GraphPredictor.load(shipped_predictor()), load_networks(HERE / "data" / "unseen.zip")
+    found: Figures = {}
+    for platform in unseen.platforms:
+        networks = unseen.only(platform=platform.id)
+        values = predictor.predict([item.graph for item in networks], platform)
+        errors = np.abs(values / np.array([item.latency for item in networks]) - 1)
+        scores = {"median": np.median(errors), "mean": errors.mean(), "within 10 %": (errors <= 0.1).mean()}
+        found |= {f"{platform.runtime} {name}": float(value) for name, value in scores.items()}
+    return found
+
+
 def graph_predictor_that_learns() -> Figures:
     """Fit a small predictor to three families, and predict a fourth one that it never saw."""
     networks = [item for item in measured_networks(SHIPPED_NAME) if item.platform.id == PLATFORM]
@@ -291,6 +308,7 @@ TOPICS: dict[str, tuple[Callable[[], Figures], float]] = {
         (transfer_to_published_devices, 1e-3),
         (kernels_of_the_data_set, 1e-3),
         (graph_predictor_that_ships, 1e-4),
+        (graph_predictor_on_unseen_networks, 1e-4),
         (graph_predictor_that_learns, 1e-2),
         (gradient_of_a_search, 1e-5),
     )

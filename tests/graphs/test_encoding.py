@@ -67,6 +67,36 @@ def test_operators_of_unlike_speed_have_groups_of_their_own(module: nn.Module, a
     assert _groups(nn.Sequential(nn.Conv2d(8, 8, 3), module), torch.zeros(1, 8, 16, 16))[-1][1] == behind
 
 
+def _convolution(kind: str, channels: int, groups: int = 1) -> OpSpec:
+    shape = (1, channels, *(int(kind[-2]) * (16,)))
+    return OpSpec.of(kind, [shape], out_channels=channels, groups=groups, kernel_size=3, stride=1)
+
+
+@pytest.mark.parametrize(
+    ("op", "group"),
+    [
+        (_convolution("conv2d", 3), "dense convolution"),
+        (_convolution("conv2d", 32), "dense convolution"),
+        (_convolution("conv2d", 58), "unblocked convolution"),
+        (_convolution("conv2d", 60, 60), "depthwise convolution"),
+        (_convolution("conv2d", 58, 58), "unblocked depthwise convolution"),
+        (_convolution("conv1d", 32), "unblocked convolution"),
+        (_convolution("conv1d", 32, 32), "unblocked depthwise convolution"),
+        (_convolution("conv3d", 32), "unblocked convolution"),
+        (OpSpec.of("softmax", [(1, 4, 9)], dim=-1), "softmax"),
+        (OpSpec.of("softmax", [(1, 4, 9)], dim=1), "softmax across rows"),
+        (OpSpec.of("sum", [(1, 4, 9)], dim=(2,), out=(1, 4)), "reduction"),
+        (OpSpec.of("sum", [(1, 4, 9)], dim=(1,), out=(1, 9)), "reduction across rows"),
+        (OpSpec.of("index", [(1, 4, 9)], dim=1, out=(1, 2, 9)), "lookup"),
+        (OpSpec.of("index", [(1, 4)], dim=0, out=(1, 4, 9)), "table"),
+        (OpSpec.of("topk", [(1, 4, 9)], k=2, out=(1, 4, 2)), "sorting"),
+        (OpSpec.of("argmax", [(1, 4, 9)], dim=2, out=(1, 4)), "selection"),
+    ],
+)
+def test_layouts_and_directions_of_unlike_speed_have_groups_of_their_own(op: OpSpec, group: str):
+    assert GROUPS[encode_graph(chained([op])).groups[0]] == group
+
+
 def test_what_another_operator_reads_is_not_fused():
     class Shared(nn.Module):
         def __init__(self) -> None:

@@ -15,11 +15,13 @@ import torch
 from joblib import delayed
 from measured_graphs import measured, network
 
-from nni_latency.graphs._encoding import encode_graph
+from nni_latency.graphs._encoding import GROUPS, encode_graph
 from nni_latency.graphs._examples import Examples, Measurements
 from nni_latency.graphs._graph_learning import Fitting, Settings, best_epoch, learn, networks_off, platform_weights
 from nni_latency.graphs._graph_transfer import most_telling
+from nni_latency.graphs._rates import fit_rates, group_totals
 from nni_latency.graphs._side_by_side import side_by_side
+from nni_latency.operators import OpSpec, chained
 
 
 def _errors(*by_family: list[list[float]]) -> tuple[np.ndarray, list[str]]:
@@ -35,6 +37,26 @@ def test_a_run_takes_no_longer_than_the_shortest_network(monkeypatch: pytest.Mon
     examples = Examples(graphs, np.array([[5e-6, np.nan], [2e-5, 1e-3]]), [(), ()])
     runs = learn(examples, Settings(hidden=4, epochs=1)).network.runs.exp()
     assert runs.tolist() == pytest.approx([5e-6, 1e-5], rel=0.01)
+
+
+def test_rates_of_uneven_times_are_not_those_of_the_shortest() -> None:
+    """Errors relative to the measured times alone would make 1.2 ms of one and four: long ones count for less."""
+    graphs = 20 * [encode_graph(network([64]))]
+    examples = Examples(graphs, np.array(10 * [[1e-3], [4e-3]]), 20 * [()])
+    rates, run = fit_rates(examples, 0)
+    expected = group_totals([(graphs[0], slice(None))]) @ rates.ravel() + run
+    assert expected == pytest.approx(1.6e-3, rel=0.05)
+
+
+def test_rates_of_unknown_operators_are_those_of_a_related_group() -> None:
+    """Where no softmax across rows was measured, it costs as much as one along rows, not as operators in general."""
+    graphs = [encode_graph(chained([OpSpec.of("softmax", [(1, rows, 64)], dim=2)])) for rows in range(100, 120)]
+    graphs += [encode_graph(network([width])) for width in range(8, 28)]
+    seconds = [1e-5 * len(graph) * (10 if number < 20 else 1) for number, graph in enumerate(graphs)]
+    rates, _ = fit_rates(Examples(graphs, np.array(seconds)[:, None], 40 * [()]), 0)
+    along, across = (rates[GROUPS.index(name)] for name in ("softmax", "softmax across rows"))
+    assert across == pytest.approx(along, rel=1e-6)
+    assert across.max() > 3 * rates[GROUPS.index("branch")].max()
 
 
 def test_epochs_are_best_over_all_families_and_platforms() -> None:

@@ -44,8 +44,13 @@ def test_steps_of_a_recurrent_layer_are_calls_after_its_set_up() -> None:
     [
         (OpSpec.of("matmul", [(2, 4, 8, 3), (2, 4, 3, 8)], out=(2, 4, 8, 8)), 8),
         (OpSpec.of("linear", [(2, 4, 8)], out_features=3), 1),
+        (OpSpec.of("einsum", [(32, 2, 5, 40), (80, 2, 5, 40)], equation="ibnd, jbnd -> ijbn", out=(32, 80, 2, 5)), 10),
+        (OpSpec.of("einsum", [(2, 3, 8, 4, 6), (3, 6, 6)], equation="nkctv,kvw->nctw", out=(2, 8, 4, 6)), 1),
+        (OpSpec.of("einsum", [(2, 3, 8, 4), (2, 3, 4, 8)], equation="...ij,...jk->...ik", out=(2, 3, 8, 8)), 6),
         (OpSpec.of("softmax", [(2, 4, 8)], dim=-1), 8),
         (OpSpec.of("mean", [MAP], dim=(2, 3), out=(1, 64, 1, 1)), 64),
+        (OpSpec.of("sum", [(1, 2, *MAP[1:])], dim=(1,), out=MAP), 2),
+        (OpSpec.of("interpolate", [MAP], mode="bilinear", out=(1, 64, 32, 32)), 32 * 32),
         (OpSpec.of("layer_norm", [(2, 4, 8)], weights="8+8"), 8),
         (OpSpec.of("layer_norm", [(2, 4, 8)], weights="4x8+4x8"), 2),
         (OpSpec.of("prelu", [MAP], weights="64x1x1"), 64),
@@ -56,6 +61,7 @@ def test_steps_of_a_recurrent_layer_are_calls_after_its_set_up() -> None:
         (OpSpec.of("copy", [(1, 8, 4, 16)], dims=(0, 1, 3, 2), out=(1, 8, 16, 4)), 1),
         (OpSpec.of("cat", [(2, 4, 8), (2, 4, 8)], dim=2), 16),
         (OpSpec.of("index", [(1, 12)], dim=0, out=(1, 12, 64)), 12),
+        (OpSpec.of("embedding", [(1, 12)], weights="100x64", out=(1, 12, 64)), 12),
         (OpSpec.of("index", [(1, 12, 64)], dim=1, out=(1, 3, 64)), 3),
         (OpSpec.of("add", [MAP, MAP]), 1),
         (OpSpec.of("add", [MAP, (1, 64, 1, 1)]), 64),
@@ -66,7 +72,7 @@ def test_steps_of_a_recurrent_layer_are_calls_after_its_set_up() -> None:
     ids=lambda value: value.kind if isinstance(value, OpSpec) else "",
 )
 def test_inner_loops(op: OpSpec, loops: int) -> None:
-    """Matrices, rows that are reduced, pieces that are moved, and stretches of a broadcast."""
+    """Matrices, rows that are reduced, places of a picture, pieces that are moved, and stretches of a broadcast."""
     assert describe_operator(op).amounts[7] == loops - 1
 
 
