@@ -167,8 +167,8 @@ def picture(
 
 
 def wrapped(title: str) -> str:
-    """Break the lines of a title so that they fit into a picture, and not between a number and its unit."""
-    joined = re.sub(r"(?<=\d) (?=\S)", _NO_BREAK, title)
+    """Break the lines of a title so that they fit into a picture: not behind a number, nor before a percentage."""
+    joined = re.sub(r"(?<=\d) (?=\S)| (?=[\d.]+ %)", _NO_BREAK, title)
     return "\n".join(textwrap.fill(line, _LINE) for line in joined.splitlines()).replace(_NO_BREAK, " ")
 
 

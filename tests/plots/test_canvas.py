@@ -11,7 +11,7 @@ from nni_latency.errors import OutputError
 from nni_latency.plots import picture
 
 # Private: what every picture is made of, tested once.
-from nni_latency.plots._canvas import draw_drift, draw_ideal, name_columns, plain, save
+from nni_latency.plots._canvas import draw_drift, draw_ideal, name_columns, plain, save, wrapped
 from nni_latency.units import METRICS
 
 
@@ -42,6 +42,13 @@ def test_plain_axes_may_have_a_grid_of_one_direction(axes):
     plain(axes, "y")
     assert not axes.xaxis.get_gridlines()[0].get_visible()
     assert axes.yaxis.get_gridlines()[0].get_visible()
+
+
+@pytest.mark.parametrize("length", range(60, 100))
+def test_a_title_breaks_neither_behind_a_number_nor_before_a_percentage(length):
+    lines = wrapped(f"{'x' * (length - 20)} of a fit to 167 points: FLOPs 43.7 %, constant 15.2 %").splitlines()
+    assert " ".join(lines).endswith("167 points: FLOPs 43.7 %, constant 15.2 %")
+    assert not any(line.endswith(("167", "43.7", "15.2", "FLOPs", "constant")) for line in lines)
 
 
 def test_drift_is_drawn_from_the_first_round_on_in_milliseconds(axes):
