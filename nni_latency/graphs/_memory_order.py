@@ -78,13 +78,14 @@ def _loops(op: OpSpec) -> float:
     if op.kind == "cat":
         dim = max(dims_of(op), default=0)
         return sum(math.prod(shape[:dim]) for shape in op.input_shapes)
+    run = run_of(op)
     if op.kind in _LOOKUPS:
-        return elements if is_table(op) else math.prod(out) / max(1, run_of(op))
+        return elements if is_table(op) else math.prod(out) / max(1, run)
     if isinstance(op.get("dims"), tuple):
         # Where single elements are moved, their number is what counts.
-        return elements / run_of(op) if run_of(op) > 1 else 1
+        return elements / run if run > 1 else 1
     if dims_of(op):
-        return elements / max(1, run_of(op) if run_of(op) > 1 else length_of(op))
+        return elements / max(1, run if run > 1 else length_of(op))
     return max((_stretches(taken, other) for other in op.input_shapes[1:]), default=1)
 
 
@@ -97,10 +98,8 @@ def is_blocked(op: OpSpec) -> bool:
     >>> [is_blocked(OpSpec.of("conv2d", [(1, channels, 8, 8)], **size)) for channels in (3, 30, 32)]
     [True, False, True]
     """
-    taken = op.input_shapes[0] if op.input_shapes else ()
-    if op.kind != "conv2d" or len(taken) < 2:
-        return op.kind == "conv2d"
-    return taken[1] % _BLOCK == 0 or (taken[1] < _FEW and groups_of(op) == 1)
+    channels = op.input_shapes[0][1] if op.input_shapes and len(op.input_shapes[0]) > 1 else 0
+    return op.kind == "conv2d" and (channels % _BLOCK == 0 or (channels < _FEW and groups_of(op) == 1))
 
 
 def is_table(op: OpSpec) -> bool:

@@ -232,18 +232,14 @@ def test_what_is_merged_belongs_to_an_operator_that_is_not(family: str, tmp_path
 
 def test_written_out_gelu_of_random_blocks_is_recognised(tmp_path: Path) -> None:
     """ONNX Runtime compares the constant of GELU; with one that is rounded further it computes five operators."""
-    runtime = pytest.importorskip("onnxruntime")
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
-    found = 0
+    path, found = tmp_path / "net.onnx", 0
     for seed in range(80):
         model = block_families()["blocks-staged"].onnx(seed)
         producers = {name: node.op_type for node in model.graph.node for name in node.output}
         written = [node for node in model.graph.node if node.op_type == "Erf" and producers.get(node.input[0]) == "Div"]
         if written:
-            runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-            left = Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
+            onnx.save(model, path)
+            left = Counter(_optimised(path))
             assert left["Gelu"] + left["BiasGelu"] >= len(written)
             found += 1
         if found == 2:
