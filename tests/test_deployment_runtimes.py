@@ -193,22 +193,22 @@ def test_time_of_a_network_is_put_down_to_its_calls(profiled):
 
 
 class _Spoken(nn.Module):
-    """A little convolution before a recurrent layer, which OpenVINO names by itself."""
+    """A little convolution before two recurrent layers, which OpenVINO names by itself."""
 
     def __init__(self):
         super().__init__()
         self.heard = nn.Conv1d(8, 16, 3, padding=1)
-        self.steps = nn.LSTM(16, 256)
+        self.steps, self.more = nn.LSTM(16, 256), nn.GRU(256, 256)
         self.said = nn.Linear(256, 8)
 
     def forward(self, sound):
         rows, _ = self.steps(torch.relu(self.heard(sound)).permute(2, 0, 1))
-        return self.said(rows)
+        return self.said(self.more(rows)[0])
 
 
 def test_time_of_a_recurrent_layer_is_its_own(profiled):
     times = _times_of_operators(profiled(), _Spoken, (1, 8, 50))
-    assert times["lstm"][0] > 5 * (times["conv1d"][0] + times["linear"][0])
+    assert min(times["lstm"][0], times["gru"][0]) > 5 * times["linear"][0]
 
 
 def test_nodes_shorter_than_the_clock_of_a_profile_count(profiled):

@@ -82,6 +82,7 @@ class Network:
 
     def __init__(self, model: Any, threads: int, precision: str) -> None:
         self._model, self._threads, self._precision = model, threads, precision
+        self._written = _written(model.get_ordered_ops())
         # What was handed over and returned last.
         self._given: list[Any] = []
         self._made: list[Any] = []
@@ -155,7 +156,7 @@ class Network:
         self._given, self._made = [], []
         self._nodes = compiled.get_runtime_model().get_ordered_ops()
         self._check_precision()
-        self._originals = _originals(self._nodes)
+        self._originals = _originals(self._nodes, self._written)
         self._reorders = {node.get_friendly_name() for node in self._nodes if _info(node, "layerType") == "Reorder"}
 
     def _check_precision(self) -> None:
@@ -186,20 +187,36 @@ class Network:
         }
 
 
-def _originals(nodes: Sequence[Any]) -> dict[str, list[str]]:
-    """Return the names of what every node was made of, by its own name, which is the first of them.
-
-    OpenVINO's own nodes have the names of the first node of the network that reads their results.
-    """
+def _originals(nodes: Sequence[Any], written: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the names of what every node was made of, by its own name, which is the first of them."""
     found: dict[str, list[str]] = {}
     for node in reversed(nodes):
         own = node.get_friendly_name()
         found[own] = [own, *filter(None, _info(node, "originalLayersNames").split(","))]
-        readers = [item.get_node() for result in node.outputs() for item in result.get_target_inputs()]
-        after = [item.get_friendly_name() for item in readers if _info(item, "layerType") != "Output"]
-        if after and all(map(_WRITTEN.match, found[own])):
-            found[own] += found[after[0]]
+        if all(map(_WRITTEN.match, found[own])):
+            # What OpenVINO added when it compiled the network is named after its reader.
+            after = (reader for reader in _readers(node) if _info(reader, "layerType") != "Output")
+            found[own] += written.get(own) or next((found[reader.get_friendly_name()] for reader in after), [])
     return found
+
+
+def _written(nodes: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the names of the nodes that OpenVINO wrote operators such as recurrent layers as, by its own names.
+
+    Only the last nodes of an operator have its name, and its tensors: those that read the results of the others.
+    """
+    found: dict[str, list[str]] = {}
+    for node in reversed(nodes):
+        own = node.get_friendly_name()
+        if not _WRITTEN.match(own):
+            found[own] = [own, *(name for result in node.outputs() for name in result.get_names())]
+        else:
+            found[own] = next(filter(None, (found.get(reader.get_friendly_name()) for reader in _readers(node))), [])
+    return found
+
+
+def _readers(node: Any) -> list[Any]:
+    return [item.get_node() for result in node.outputs() for item in result.get_target_inputs()]
 
 
 def _info(node: Any, name: str) -> str:
