@@ -27,18 +27,23 @@ _BYTES = 4
 _PER_OUTPUT = 0.28
 
 #: Terms of an operator's cost: operations, operations with channels padded to whole vectors, bytes of inputs, outputs
-#: and weights, the parts of these outside of near caches, and outside of all caches, calls, and inner loops.
+#: and weights, the parts of these outside of near caches, and outside of all caches, calls, inner loops, and calls of
+#: code that the rest of the network has displaced from caches.
 TERMS = (
     *("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights"),
-    *("distant_inputs", "distant_outputs", "distant_weights", "calls", "loops"),
+    *("distant_inputs", "distant_outputs", "distant_weights", "calls", "loops", "cold_calls"),
 )
 
 #: Seconds per unit of each term on a nominal machine: 50 GFLOP/s, 10 GB/s, a microsecond per call, ten nanoseconds per
-#: loop.
-_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(9 * [_BYTES / 10e9]), 1e-6, 1e-8])
+#: loop, five more microseconds where all code has been displaced.
+_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(9 * [_BYTES / 10e9]), 1e-6, 1e-8, 5e-6])
 
-#: Size in bytes from which a tensor, or the weights of a network, no longer fit in a near cache, and in any.
+#: Size in bytes from which a tensor, or what a network moves in a run, no longer fits in a near cache, and in any.
 _FAR, _DISTANT = 2**20, 2**25
+
+#: Octaves below the size of the largest cache in which what a network moves displaces weights, and code, from caches;
+#: and the most that code can be displaced, relative to a network that moves just that size.
+_WEIGHTS_FROM, _CODE_FROM, _COLDEST = 2, 4, 1.25
 
 #: Groups of operators with separate rates; `nni_latency.operators.group_of` names them.
 GROUPS = (
@@ -56,6 +61,10 @@ GROUPS = (
     # Not computed in blocks of channels: up to ten times as slow where depthwise.
     *("unblocked convolution", "unblocked depthwise convolution"),
     *("table", "softmax across rows", "reduction across rows", "sorting"),
+    # ONNX Runtime has one kernel for both, up to fifteen times as slow as two.
+    "normalisation of a sum",
+    # OpenVINO has two kernels: the one with an activation reads weights at half the speed.
+    "activated matrix product",
 )
 
 #: Groups that have the rates of another one where too few of their operators are known.
@@ -66,13 +75,15 @@ RELATED = {
     "softmax across rows": "softmax",
     "reduction across rows": "reduction",
     "sorting": "selection",
+    "normalisation of a sum": "normalisation",
+    "activated matrix product": "matrix product",
 }
 
 #: Groups into which an activation can be fused.
 _PRODUCTS = frozenset(
     (
         *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
-        *("unblocked convolution", "unblocked depthwise convolution", "matrix product"),
+        *("unblocked convolution", "unblocked depthwise convolution", "matrix product", "activated matrix product"),
     )
 )
 
@@ -90,6 +101,9 @@ _BEHIND_PRODUCTS = frozenset(
 
 #: Groups that can be fused with what they read.
 _FUSIBLE = frozenset(("elementwise", "batch normalisation"))
+
+#: Elementwise operators that are sums or products with constants where they have a single source.
+_ARITHMETIC = frozenset(("add", "sub", "mul", "div"))
 
 _ELEMENTWISE = frozenset(("elementwise", "transcendental", "scalar function", "chain of elementwise"))
 
@@ -201,16 +215,17 @@ def encode_graph(graph: Graph) -> EncodedGraph:
     operators, owners = compose(graph)
     described = [describe_operator(item.op) for item in operators]
     sources = [item.sources for item in operators]
+    readers = _readers_of(sources)
     edges = [(source, number) for number, found in enumerate(sources) for source in found]
     amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, N_AMOUNTS))
     own = np.array([item.features for item in described], dtype=np.float32)
     return EncodedGraph(
-        features=np.hstack([own.reshape(len(described), -1), _read(sources, amounts)]).astype(np.float32),
-        groups=np.array([GROUPS.index(group) for group in _groups(operators)], dtype=np.int64),
+        features=np.hstack([own.reshape(len(described), -1), _read(sources, readers, amounts)]).astype(np.float32),
+        groups=np.array([GROUPS.index(group) for group in _groups(operators, readers)], dtype=np.int64),
         kinds=np.array([item.kind for item in described], dtype=np.int64),
         terms=(amounts * _PLAIN).astype(np.float32),
         edges=_pairs(edges),
-        siblings=_pairs(_siblings(sources)),
+        siblings=_pairs(_siblings(readers)),
         uncounted=tuple(dict.fromkeys(item.uncounted for item in described if item.uncounted)),
         owners=tuple(owners),
         overheads=1.0 + _PER_OUTPUT * max(0, len(graph.outputs) - 1),
@@ -220,24 +235,48 @@ def encode_graph(graph: Graph) -> EncodedGraph:
 def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Replace the elements of weights by how many are read, and insert the parts outside of caches before the calls.
 
-    Weights are read from where all weights of the network fit; when a recurrent layer reads its own again, from where
-    these fit. Inputs and outputs together come from outside of all caches from the size of the largest one on; a factor
-    of the root of two below, none does.
+    Between two runs of an operator, all that the network moves passes through the caches. The more that is, the more
+    weights and code have to be fetched again: a product with one row reads weights at 75 GB/s in a network that moves
+    8 MB, and at 22 GB/s in one that moves 32 MB (one core of an EPYC of family 25); a call takes half a microsecond,
+    and ten. A recurrent layer reads its own weights again in every step. Inputs and outputs together come from outside
+    of all caches from the size of the largest one on; a factor of the root of two below, none does.
     """
     moved, read, counts = amounts[:, 2:5], amounts[:, 5], amounts[:, 6:]
     activations, weights = moved[:, :2] * _BYTES, moved[:, 2] * _BYTES
+    everything = max(1.0, activations.sum() + weights.sum())
+    octaves = np.log2(everything / _DISTANT)
     far = moved * np.minimum(1.0, moved * _BYTES / _FAR)
     again = (read - moved[:, 2]) * np.minimum(1.0, weights / _FAR)
-    far[:, 2] = moved[:, 2] * min(1.0, weights.sum() / _FAR) + again
+    far[:, 2] = moved[:, 2] * min(1.0, everything / _FAR) + again
     size = np.maximum(activations.sum(axis=1, keepdims=True), 1.0)
     distant = moved * np.clip(1 + 2 * np.log2(size / _DISTANT), 0.0, 1.0)
-    distant[:, 2] = moved[:, 2] * min(1.0, weights.sum() / _DISTANT)
-    return np.column_stack([amounts[:, :4], read, far, distant, counts])
+    distant[:, 2] = moved[:, 2] * np.clip(1 + octaves / _WEIGHTS_FROM, 0.0, 1.0)
+    cold = np.minimum(1.0, counts[:, 0]) * np.clip(1 + octaves / _CODE_FROM, 0.0, _COLDEST)
+    return np.column_stack([amounts[:, :4], read, far, distant, counts, cold])
 
 
-def _groups(operators: Sequence[TracedOperator]) -> list[str]:
+def _readers_of(sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the operators that read each result; one that reads it twice is there twice."""
+    readers: list[list[int]] = [[] for _ in sources]
+    for number, found in enumerate(sources):
+        for source in found:
+            readers[source].append(number)
+    return readers
+
+
+def _groups(operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]]) -> list[str]:
     """Return the group of every operator; those that a runtime may fuse with their inputs have separate groups."""
     plain = [_plain_group(item.op) for item in operators]
+    only = {source: found[0] for source, found in enumerate(readers) if len(found) == 1}
+    for source, number in only.items():
+        before, after = operators[source], operators[number]
+        if plain[number] == "normalisation" and before.op.kind == "add" and _is_of_equals(before.op):
+            plain[number] = "normalisation of a sum"
+        if plain[source] == "matrix product" and after.op.kind == "add" and len(after.sources) == 1:
+            # The sum with a bias.
+            after = operators[only.get(number, number)]
+        if plain[source] == "matrix product" and _is_activation(after):
+            plain[source] = "activated matrix product"
     # What others than elementwise operators read as well, a runtime has to store.
     stored = {
         source for item, group in zip(operators, plain, strict=True) if group not in _FUSIBLE for source in item.sources
@@ -247,6 +286,14 @@ def _groups(operators: Sequence[TracedOperator]) -> list[str]:
         before = {groups[source] for source in item.sources if source not in stored} if group in _FUSIBLE else set()
         groups.append(_fused(item, group, before))
     return groups
+
+
+def _is_of_equals(op: OpSpec) -> bool:
+    return op.input_shapes[:1] == op.input_shapes[1:]
+
+
+def _is_activation(item: TracedOperator) -> bool:
+    return len(item.sources) == 1 and item.op.kind not in _ARITHMETIC and _plain_group(item.op) == "elementwise"
 
 
 def _plain_group(op: OpSpec) -> str:
@@ -276,26 +323,25 @@ def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
     return "activation of a product" if len(item.sources) == 1 else "sum with a product"
 
 
-def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDArray[np.float64]:
+def _read(
+    sources: Sequence[Sequence[int]], readers: Sequence[Sequence[int]], amounts: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return features of edges: numbers of inputs and readers, and ratios of sizes.
 
     The input of an operator is smaller than its producers' outputs where it reads a part, such as after a split.
     """
-    readers = np.zeros(len(sources))
-    given, largest = np.zeros(len(sources)), np.zeros(len(sources))
-    for number, found in enumerate(sources):
-        for source in found:
-            readers[source] += 1
-            given[number] += amounts[source, _WRITTEN]
-            largest[number] = max(largest[number], amounts[source, _WRITTEN])
+    written = amounts[:, _WRITTEN]
+    given = np.array([sum(written[source] for source in found) for found in sources])
+    largest = np.array([max((written[source] for source in found), default=0.0) for found in sources])
     taken, output = amounts[:, _TAKEN], amounts[:, _WRITTEN]
     counts = np.array([len(found) for found in sources], dtype=np.float64)
+    read_by = np.array([len(found) for found in readers], dtype=np.float64)
     part = np.where(counts > 0, np.log2((1 + taken) / (1 + given)), 0.0)
     return np.column_stack(
         [
             np.minimum(counts, _MOST_READERS),
-            np.minimum(readers, _MOST_READERS),
-            readers == 1,
+            np.minimum(read_by, _MOST_READERS),
+            read_by == 1,
             counts == 0,
             np.clip(part, -6, 6),
             np.where(counts > 0, np.clip(np.log2((1 + output) / (1 + largest)), -6, 6), 0.0),
@@ -303,20 +349,9 @@ def _read(sources: Sequence[Sequence[int]], amounts: NDArray[np.float64]) -> NDA
     )
 
 
-def _siblings(sources: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    readers: dict[int, list[int]] = {}
-    for number, found in enumerate(sources):
-        for source in found:
-            readers.setdefault(source, []).append(number)
-    pairs = {
-        (one, other)
-        for group in readers.values()
-        if len(group) <= _MOST_READERS
-        for one in group
-        for other in group
-        if one != other
-    }
-    return sorted(pairs)
+def _siblings(readers: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    few = (found for found in readers if len(found) <= _MOST_READERS)
+    return sorted({(one, other) for found in few for one in found for other in found if one != other})
 
 
 def _pairs(pairs: Sequence[tuple[int, int]]) -> Integers:

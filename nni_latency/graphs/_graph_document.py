@@ -21,7 +21,7 @@ from nni_latency.documents import DocumentFormat, PlatformDocument, StrictDocume
 from nni_latency.errors import FileFormatError, OutputError, first_line
 from nni_latency.files import readable, replacing
 from nni_latency.graphs._encoding import GROUPS, N_FEATURES, TERMS
-from nni_latency.graphs._graph_network import GraphNetwork
+from nni_latency.graphs._graph_network import N_INTERVALS, GraphNetwork
 from nni_latency.graphs._intervals import DOUBTS, Ranges
 from nni_latency.graphs._operator_features import KINDS
 from nni_latency.platforms import Platform
@@ -111,7 +111,7 @@ FORMAT = DocumentFormat(
 
 
 def _description() -> list[str | int]:
-    return [N_FEATURES, *TERMS, *GROUPS, *KINDS]
+    return [N_FEATURES, N_INTERVALS, *TERMS, *GROUPS, *KINDS]
 
 
 def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: Path) -> Path:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from nni_latency.graphs._encoding import EncodedGraph
 from nni_latency.graphs._examples import Examples, Measurements, Part
-from nni_latency.graphs._graph_network import Batch, GraphNetwork, add_up, predict, starts_of
+from nni_latency.graphs._graph_network import N_INTERVALS, Batch, GraphNetwork, add_up, predict, starts_of
 from nni_latency.graphs._intervals import Ranges
 from nni_latency.graphs._rates import fit_rates
 from nni_latency.graphs._side_by_side import side_by_side
@@ -34,7 +34,7 @@ _AVERAGED = 0.99
 _HUBER = 0.05
 
 #: Weight of the loss on kernel times, relative to that on network latencies.
-_PARTS = 0.3
+_PARTS = 3.0
 
 #: Fields of `Targets` with one value per kernel.
 _OF_KERNELS = ("platforms", "seconds", "shares", "overheads")
@@ -184,7 +184,7 @@ class Settings:
     """
 
     hidden: int = 48
-    n_layers: int = 2
+    n_layers: int = 1
     dropout: float = 0.1
     epochs: int = 80
     batch_size: int = 16
@@ -397,6 +397,14 @@ def platform_weights(latencies: Array) -> Tensor:
     return torch.tensor(counts.sum() / np.sqrt(counts).sum() / np.sqrt(counts), dtype=torch.float32)
 
 
+def _ends(values: Array) -> Array:
+    """Return the ends of at most `N_INTERVALS` intervals of values: half have as many values, half as many distinct."""
+    half = N_INTERVALS // 2
+    often = np.quantile(values, np.linspace(0, 1, half + 1))
+    distinct = np.quantile(np.unique(values), np.linspace(0, 1, N_INTERVALS - half + 2))
+    return np.unique(np.concatenate([often, distinct]).astype(np.float32))
+
+
 def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:
     prior = [network.rates, network.runs]
     correction = [value for name, value in network.named_parameters() if name not in ("rates", "runs")]
@@ -405,10 +413,14 @@ def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:
 
 
 def prepare(network: GraphNetwork, examples: Examples) -> None:
-    """Initialise a network: the scale of its features, and the rates and overheads of the prior."""
+    """Initialise a network: the intervals of its features, and the rates and overheads of the prior."""
     features = np.concatenate([graph.features for graph in examples.graphs])
-    network.centre.copy_(torch.from_numpy(features.mean(0)))
-    network.spread.copy_(torch.from_numpy(np.maximum(features.std(0), 1e-2)))
+    for number, values in enumerate(features.T):
+        ends = _ends(values)
+        network.starts[number, : len(ends) - 1] = torch.from_numpy(ends[:-1])
+        network.widths[number, : len(ends) - 1] = torch.from_numpy(np.diff(ends))
+        # The rest has no values.
+        network.starts[number, len(ends) - 1 :] = float(ends[-1]) + 1e6
     for number in range(examples.latencies.shape[1]):
         rates, run = fit_rates(examples, number)
         with torch.no_grad():

@@ -27,13 +27,16 @@ Array = NDArray[np.float64]
 #: Networks per batch at inference.
 _AT_ONCE = 64
 
+#: Intervals into which the values of a feature are divided.
+N_INTERVALS = 12
+
 
 class GraphNetwork(nn.Module):
     """Predict costs of operators by platform.
 
     The cost of an operator is a prior, its work and traffic at the `rates` of its group, times a bounded correction.
     The correction is learned by message passing from the inputs of the operator, its readers, and its siblings, which
-    read the same result.
+    read the same result. Features are encoded piecewise linearly [1]_: costs have steps, such as the size of a cache.
 
     Parameters
     ----------
@@ -45,16 +48,22 @@ class GraphNetwork(nn.Module):
         Number of message-passing layers.
     dropout : float
         Dropout rate.
+
+    References
+    ----------
+    .. [1] Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep Learning",
+       NeurIPS 2022. https://arxiv.org/abs/2203.05556
     """
 
-    centre: Tensor
-    spread: Tensor
+    starts: Tensor
+    widths: Tensor
 
     def __init__(self, n_platforms: int, hidden: int, n_layers: int, dropout: float) -> None:
         super().__init__()
-        self.register_buffer("centre", torch.zeros(N_FEATURES))
-        self.register_buffer("spread", torch.ones(N_FEATURES))
-        self.features = nn.Linear(N_FEATURES, hidden)
+        #: Intervals of the values of every feature.
+        self.register_buffer("starts", torch.zeros(N_FEATURES, N_INTERVALS))
+        self.register_buffer("widths", torch.ones(N_FEATURES, N_INTERVALS))
+        self.features = nn.Linear(N_FEATURES * N_INTERVALS, hidden)
         self.groups = nn.Embedding(len(GROUPS), hidden)
         self.kinds = nn.Embedding(len(KINDS) + 1, hidden, padding_idx=0)
         nn.init.normal_(self.groups.weight, std=0.3)
@@ -96,7 +105,7 @@ class GraphNetwork(nn.Module):
 
     def states(self, batch: Batch) -> Tensor:
         """Return the hidden states of operators after message passing, (n_operators, hidden)."""
-        features = ((batch.features - self.centre) / self.spread).clamp(-4, 4)
+        features = ((batch.features[:, :, None] - self.starts) / self.widths).clamp(0, 1).flatten(1)
         kinds = batch.kinds
         if self.training:
             kinds = kinds * (torch.rand(kinds.shape) > _HIDDEN_KINDS)

@@ -134,7 +134,7 @@ class GraphPredictor(Parametrized):
         self,
         *,
         hidden: int = 64,
-        n_layers: int = 2,
+        n_layers: int = 1,
         dropout: float = 0.1,
         restraint: float = 0.01,
         epochs: int = 40,

@@ -116,6 +116,40 @@ def test_what_another_operator_reads_is_not_fused():
     ]
 
 
+class _Block(nn.Module):
+    """A product, added to what it reads and normalised, or to what is also normalised."""
+
+    def __init__(self, *, keeps_sum: bool) -> None:
+        super().__init__()
+        self.product, self.norm, self.keeps_sum = nn.Linear(8, 8), nn.LayerNorm(8), keeps_sum
+
+    def forward(self, data: Tensor) -> Tensor:
+        total = data + self.product(data)
+        return total + self.norm(total) if self.keeps_sum else self.norm(total)
+
+
+@pytest.mark.parametrize(("keeps_sum", "group"), [(False, "normalisation of a sum"), (True, "normalisation")])
+def test_a_sum_that_is_only_normalised_is_part_of_the_normalisation(keeps_sum: bool, group: str):
+    assert ("layer_norm", group) in _groups(_Block(keeps_sum=keeps_sum), torch.zeros(1, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "group"),
+    [
+        ("relu", "activated matrix product"),
+        ("silu", "activated matrix product"),
+        ("add relu", "activated matrix product"),
+        ("add", "matrix product"),
+        ("mul relu", "matrix product"),
+        ("softmax", "matrix product"),
+    ],
+)
+def test_products_with_an_activation_have_a_group_of_their_own(kinds: str, group: str):
+    behind = [OpSpec.of(kind, [(1, 8)]) for kind in kinds.split()]
+    graph = chained([OpSpec.of("linear", [(1, 8)], out_features=8, bias=False), *behind])
+    assert GROUPS[encode_graph(graph).groups[0]] == group
+
+
 def test_a_recurrent_layer_reads_its_weights_at_every_step():
     def terms(**attributes: str) -> dict[str, float]:
         op = OpSpec.of("lstm", [(7, 1, 4)], **attributes)
@@ -137,6 +171,19 @@ def test_weights_that_do_not_fit_in_a_near_cache_are_read_from_a_far_one_at_ever
     assert far(16) < 0.02
     assert 0.05 < far(64) < 0.1
     assert far(512) > 0.9
+
+
+def test_what_a_network_moves_displaces_weights_and_code():
+    def terms(count: int) -> dict[str, float]:
+        large = OpSpec.of("relu", [(1, 64, 128, 128)])
+        product = OpSpec.of("linear", [(1, 256)], out_features=256)
+        return dict(zip(TERMS, encode_graph(chained([product, *(count * [large])])).terms[0].tolist(), strict=True))
+
+    alone, some, many = map(terms, (0, 2, 20))
+    assert alone["weights"] == some["weights"] == many["weights"]
+    assert alone["far_weights"] < 0.3 * some["far_weights"] == pytest.approx(0.3 * many["far_weights"])
+    assert alone["distant_weights"] == 0 < some["distant_weights"] < many["distant_weights"]
+    assert alone["cold_calls"] == 0 < some["cold_calls"] < many["cold_calls"]
 
 
 @pytest.mark.parametrize(("side", "share"), [(128, 0.0), (192, 0.0), (224, 0.23), (512, 1.0)])

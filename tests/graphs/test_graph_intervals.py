@@ -76,6 +76,13 @@ def test_random_blocks_count_as_much_as_all_families() -> None:
     np.testing.assert_allclose(found.ravel(), [1 / 4, 1 / 4, 1 / 2, 1 / 2, 1 / 2])
 
 
+def test_intervals_hold_for_families_as_well_as_for_random_blocks() -> None:
+    errors = np.concatenate([np.linspace(0, 0.1, 100), np.linspace(0, 0.4, 100)])[:, None]
+    for first, second in (("mixed", "resnet"), ("resnet", "mixed")):
+        found = spreads_with(errors, np.ones_like(errors), [*(100 * [first]), *(100 * [second])], 0.9)
+        np.testing.assert_allclose(found, 0.36, atol=0.01)
+
+
 def test_what_is_unknown_counts_for_more_than_it_is_predicted_to_take() -> None:
     distances, costs = np.array([[0.0], [FARTHEST]]), np.array([[9e-3], [1e-3]])
     doubt = doubts_of(costs, distances)[0, 0]
