@@ -266,17 +266,7 @@ def _readers_of(sources: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def _groups(operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]]) -> list[str]:
     """Return the group of every operator; those that a runtime may fuse with their inputs have separate groups."""
-    plain = [_plain_group(item.op) for item in operators]
-    only = {source: found[0] for source, found in enumerate(readers) if len(found) == 1}
-    for source, number in only.items():
-        before, after = operators[source], operators[number]
-        if plain[number] == "normalisation" and before.op.kind == "add" and _is_of_equals(before.op):
-            plain[number] = "normalisation of a sum"
-        if plain[source] == "matrix product" and after.op.kind == "add" and len(after.sources) == 1:
-            # The sum with a bias.
-            after = operators[only.get(number, number)]
-        if plain[source] == "matrix product" and _is_activation(after):
-            plain[source] = "activated matrix product"
+    plain = _paired([_plain_group(item.op) for item in operators], operators, readers)
     # What others than elementwise operators read as well, a runtime has to store.
     stored = {
         source for item, group in zip(operators, plain, strict=True) if group not in _FUSIBLE for source in item.sources
@@ -288,8 +278,20 @@ def _groups(operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]
     return groups
 
 
-def _is_of_equals(op: OpSpec) -> bool:
-    return op.input_shapes[:1] == op.input_shapes[1:]
+def _paired(plain: Sequence[str], operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]]) -> list[str]:
+    """Give separate groups where one kernel may compute two operators: a normalised sum, an activated product."""
+    found = list(plain)
+    only = {source: by[0] for source, by in enumerate(readers) if len(by) == 1}
+    for source, number in only.items():
+        op, reader = operators[source].op, operators[number]
+        if plain[number] == "normalisation" and op.kind == "add" and op.input_shapes[:1] == op.input_shapes[1:]:
+            found[number] = "normalisation of a sum"
+        if reader.op.kind == "add" and len(reader.sources) == 1:
+            # The sum with a bias.
+            reader = operators[only.get(number, number)]
+        if plain[source] == "matrix product" and _is_activation(reader):
+            found[source] = "activated matrix product"
+    return found
 
 
 def _is_activation(item: TracedOperator) -> bool:
