@@ -82,7 +82,7 @@ class Network:
 
     def __init__(self, model: Any, threads: int, precision: str) -> None:
         self._model, self._threads, self._precision = model, threads, precision
-        self._written = _written(model.get_ordered_ops())
+        self._named = _named(model.get_ordered_ops())
         # What was handed over and returned last.
         self._given: list[Any] = []
         self._made: list[Any] = []
@@ -156,7 +156,7 @@ class Network:
         self._given, self._made = [], []
         self._nodes = compiled.get_runtime_model().get_ordered_ops()
         self._check_precision()
-        self._originals = _originals(self._nodes, self._written)
+        self._originals = _originals(self._nodes, self._named)
         self._reorders = {node.get_friendly_name() for node in self._nodes if _info(node, "layerType") == "Reorder"}
 
     def _check_precision(self) -> None:
@@ -187,23 +187,26 @@ class Network:
         }
 
 
-def _originals(nodes: Sequence[Any], written: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the names of what every node was made of, by its own name, which is the first of them."""
+def _originals(nodes: Sequence[Any], named: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the names of what every node was made of, by its own name, which is the first of them.
+
+    Nodes that OpenVINO added when it compiled the network have the names of the first one that reads their results.
+    """
     found: dict[str, list[str]] = {}
     for node in reversed(nodes):
         own = node.get_friendly_name()
         found[own] = [own, *filter(None, _info(node, "originalLayersNames").split(","))]
         if all(map(_WRITTEN.match, found[own])):
-            # What OpenVINO added when it compiled the network is named after its reader.
             after = (reader for reader in _readers(node) if _info(reader, "layerType") != "Output")
-            found[own] += written.get(own) or next((found[reader.get_friendly_name()] for reader in after), [])
+            found[own] += named.get(own) or next((found[reader.get_friendly_name()] for reader in after), [])
     return found
 
 
-def _written(nodes: Sequence[Any]) -> dict[str, list[str]]:
-    """Return the names of the nodes that OpenVINO wrote operators such as recurrent layers as, by its own names.
+def _named(nodes: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the names of the operators that nodes stand for, by the names of the nodes as the network was read.
 
-    Only the last nodes of an operator have its name, and its tensors: those that read the results of the others.
+    An operator such as a recurrent layer is read as several nodes, of which only the last, which read the results of
+    the others, have its name and those of its tensors.
     """
     found: dict[str, list[str]] = {}
     for node in reversed(nodes):
