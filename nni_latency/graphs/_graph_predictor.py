@@ -77,7 +77,7 @@ class GraphPredictor(Parametrized):
     n_members : int
         Graph networks trained on all families; the prediction is their geometric mean.
     confidence : float
-        Nominal coverage of the intervals over networks of unseen families.
+        Nominal coverage of the intervals over networks of unseen families, and over networks of random blocks.
     random_state : int
         Seed of all randomness.
     n_jobs : int, optional
