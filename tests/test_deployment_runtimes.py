@@ -198,8 +198,8 @@ class _Spoken(nn.Module):
     def __init__(self):
         super().__init__()
         self.heard = nn.Conv1d(8, 16, 3, padding=1)
-        self.steps, self.more = nn.LSTM(16, 256), nn.GRU(256, 256)
-        self.said = nn.Linear(256, 8)
+        self.steps, self.more = nn.LSTM(16, 512), nn.GRU(512, 512)
+        self.said = nn.Linear(512, 8)
 
     def forward(self, sound):
         rows, _ = self.steps(torch.relu(self.heard(sound)).permute(2, 0, 1))
@@ -208,7 +208,7 @@ class _Spoken(nn.Module):
 
 def test_time_of_a_recurrent_layer_is_its_own(profiled):
     times = _times_of_operators(profiled(), _Spoken, (1, 8, 50))
-    assert min(times["lstm"][0], times["gru"][0]) > 5 * times["linear"][0]
+    assert min(times["lstm"][0], times["gru"][0]) > 5 * (times["conv1d"][0] + times["linear"][0])
 
 
 def test_nodes_shorter_than_the_clock_of_a_profile_count(profiled):
@@ -226,7 +226,9 @@ def _times_of_operators(runtime, build, shape):
     subject = Subject("network", build, shape)
     with runtime.session():
         inputs = runtime.inputs(subject.inputs)
-        runs = runtime.divide(runtime.prepare(subject, inputs), inputs, 5)
+        network = runtime.prepare(subject, inputs)
+        # Of five profiles, the one that other processes disturbed least.
+        runs = min((runtime.divide(network, inputs, 5) for _ in range(5)), key=lambda runs: sum(map(sum, runs)))
     traced = trace(build().eval(), torch.zeros(shape), by="graph")
     found = {}
     for item, seconds in zip(traced.operators, CallMap.of(traced).times([min(runs, key=sum)])[0], strict=True):

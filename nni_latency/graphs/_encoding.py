@@ -283,19 +283,16 @@ def _paired(plain: Sequence[str], operators: Sequence[TracedOperator], readers: 
     found = list(plain)
     only = {source: by[0] for source, by in enumerate(readers) if len(by) == 1}
     for source, number in only.items():
-        op, reader = operators[source].op, operators[number]
+        op, behind = operators[source].op, number
         if plain[number] == "normalisation" and op.kind == "add" and op.input_shapes[:1] == op.input_shapes[1:]:
             found[number] = "normalisation of a sum"
-        if reader.op.kind == "add" and len(reader.sources) == 1:
+        if operators[number].op.kind == "add" and len(operators[number].sources) == 1:
             # The sum with a bias.
-            reader = operators[only.get(number, number)]
-        if plain[source] == "matrix product" and _is_activation(reader):
+            behind = only.get(number, number)
+        is_activation = plain[behind] == "elementwise" and operators[behind].op.kind not in _ARITHMETIC
+        if plain[source] == "matrix product" and is_activation and len(operators[behind].sources) == 1:
             found[source] = "activated matrix product"
     return found
-
-
-def _is_activation(item: TracedOperator) -> bool:
-    return len(item.sources) == 1 and item.op.kind not in _ARITHMETIC and _plain_group(item.op) == "elementwise"
 
 
 def _plain_group(op: OpSpec) -> str:

@@ -194,8 +194,7 @@ def importance_of(errors: Array, families: Sequence[str]) -> Array:
     On each platform, published families count alike, and together as much as all networks of random blocks.
     """
     found = np.zeros(errors.shape)
-    names, known = np.array(families), ~np.isnan(errors)
-    is_block = np.isin(names, sorted(MIXED))
+    names, known, is_block = np.array(families), ~np.isnan(errors), _are_blocks(families)
     for name in sorted({*families} - MIXED):
         rows = names == name
         found[rows] = known[rows] / np.maximum(1, known[rows].sum(0))
@@ -204,14 +203,18 @@ def importance_of(errors: Array, families: Sequence[str]) -> Array:
     return found
 
 
+def _are_blocks(families: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether each family is of random blocks."""
+    return np.isin(np.array(families), sorted(MIXED))
+
+
 def spreads_with(errors: Array, widths: Array, families: Sequence[str], confidence: float) -> Array:
     """Return half the width of the interval of a network without doubts, by platform, as a logarithm.
 
     It covers published families as well as networks of random blocks: the wider of both intervals counts, because one
     cannot tell which of them the networks of others resemble.
     """
-    importance = importance_of(errors, families)
-    is_block = np.isin(np.array(families), sorted(MIXED))
+    importance, is_block = importance_of(errors, families), _are_blocks(families)
     found = []
     for column in range(errors.shape[1]):
         known = ~np.isnan(errors[:, column])

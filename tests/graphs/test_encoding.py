@@ -117,7 +117,7 @@ def test_what_another_operator_reads_is_not_fused():
 
 
 class _Block(nn.Module):
-    """A product, added to what it reads and normalised, or to what is also normalised."""
+    """A normalised sum, to which the result is added or not."""
 
     def __init__(self, *, keeps_sum: bool) -> None:
         super().__init__()
