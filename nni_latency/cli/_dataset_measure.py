@@ -109,9 +109,9 @@ def measure(
 ) -> None:
     """Measure many networks on several platforms: a data set.
 
-    Networks are random members of families, or the ONNX FILES and folders that are given. They are measured in batches,
-    each network in several rounds over its batch; a few networks that are in every batch tell how fast the machine is.
-    A network that a platform cannot run is named, and the others go on.
+    Networks are random members of families, or the ONNX FILES and folders that are given, of which every subfolder is a
+    family. They are measured in batches, each network in several rounds over its batch; a few networks that are in
+    every batch tell how fast the machine is. A network that a platform cannot run is named, and the others go on.
 
     An interrupted run can be resumed: run the same command again.
     """

@@ -77,7 +77,7 @@ def graph_report(found: graphs.GraphPredictor, after: Sequence[str] = ()) -> Rep
     lines = [
         "Held out: families that were not learned from, and single networks of random blocks; of a platform that was "
         "added later, networks.",
-        f"Learned from {number_of(len(found.families_), 'family', 'families')}: {listed(found.families_, most=None)}.",
+        f"Learned from {number_of(len(found.families_), 'family', 'families')}: {listed(found.families_)}.",
         *after,
     ]
     return Report(Grid(rows, _PLATFORM_COLUMNS), {"platforms": rows, "families": list(found.families_)}, after=lines)

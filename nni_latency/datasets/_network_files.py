@@ -15,14 +15,15 @@ import torch
 
 import nni_latency.graphs as graphs
 from nni_latency.datasets._archive import GraphDocument
+from nni_latency.datasets._network_set import NetworkEntry, NetworkSet
 from nni_latency.errors import InvalidValueError
-from nni_latency.files import cache_folder
+from nni_latency.files import cache_folder, write_atomically
 from nni_latency.graphs import NetworkFamily, block_families, families, generate_onnx
 from nni_latency.measurement import Subject
 from nni_latency.measurement.runtimes import Runtime
 from nni_latency.operators import Graph, OnnxBuild, graph_key, initializers_of, load_onnx, onnx_inputs, read_onnx
 
-#: Family of networks from files.
+#: Family of networks from files that are in no subfolder.
 UNNAMED = "file"
 
 
@@ -39,7 +40,7 @@ class NetworkFile:
     family : str
         Family of the network.
     seed : int, optional
-        Member of the family; None for other files.
+        Member of a family of `nni_latency.graphs`; None for other files.
     batch_size : int, default=1
         Inputs per run.
     """
@@ -158,8 +159,42 @@ def family_files(
         yield NetworkFile(path.stem, path, family.name, seed, batch_size)
 
 
+def measured_files(networks: NetworkSet, entries: Iterable[NetworkEntry]) -> Iterator[NetworkFile]:
+    """Write the ONNX files of networks of a data set into the cache, unless present.
+
+    Parameters
+    ----------
+    networks : NetworkSet
+        Data set that holds the files.
+    entries : iterable of NetworkEntry
+        Latencies of the networks.
+
+    Yields
+    ------
+    NetworkFile
+        Every network in order.
+
+    Raises
+    ------
+    FileFormatError
+        If the data set does not hold a file.
+    OutputError
+        If a file cannot be written.
+    """
+    folder = cache_folder() / "onnx" / "measured"
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        path = folder / f"{entry.graph_key}-b{entry.batch_size}.onnx"
+        if not path.is_file():
+            write_atomically(path, networks.onnx(entry.name))
+        name = entry.name.removesuffix(f"-b{entry.batch_size}")
+        yield NetworkFile(name, path, entry.family, entry.seed, entry.batch_size)
+
+
 def given_files(paths: Iterable[str | Path], *, batch_size: int = 1) -> list[NetworkFile]:
     """Find ONNX files among paths of files and folders.
+
+    The family of a file in a subfolder of a given folder is the name of the subfolder.
 
     Raises
     ------
@@ -170,11 +205,13 @@ def given_files(paths: Iterable[str | Path], *, batch_size: int = 1) -> list[Net
     for given in map(Path, paths):
         for path in sorted(given.rglob("*.onnx")) if given.is_dir() else [given]:
             name = "-".join(path.stem.split())
+            is_below = given.is_dir() and path.parent != given
+            family = "-".join(path.parent.name.split()) if is_below else UNNAMED
             if name in found:
                 raise InvalidValueError(
                     f"{str(path)!r} and {str(found[name].path)!r} have the same name. Rename one of them."
                 )
-            found[name] = NetworkFile(name, path, batch_size=batch_size)
+            found[name] = NetworkFile(name, path, family, batch_size=batch_size)
     if not found:
         raise InvalidValueError("There is no ONNX file in what was given. Name files that end in .onnx, or folders.")
     return list(found.values())

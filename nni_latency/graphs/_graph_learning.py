@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -101,7 +102,7 @@ class Fitting:
     on_epochs: Callable[..., None]
 
     def hold_out(self, data: Measurements, n_folds: int, count: int, seed: int) -> HeldOut:
-        """Predict every network by as many graph networks as answer, trained without its family."""
+        """Predict every network by the mean of `count` graph networks that were trained without its family."""
         latencies, folds = data.examples.latencies, data.folds(n_folds, seed)
         lessons: list[_Lesson] = []
         for held in folds:
@@ -128,12 +129,19 @@ class Fitting:
         return replace(self.settings, seed=self.settings.seed + number)
 
     def _learned(self, lessons: Sequence[_Lesson]) -> Iterator[Learned]:
-        """Train the graph networks one after another, or in parallel."""
+        """Train the graph networks one after another, or in parallel; those of the same examples share a prior."""
+        examples = {id(lesson.examples): lesson.examples for lesson in lessons}
         if effective_n_jobs(self.n_jobs) == 1:
+            prior = cache(lambda number: prior_of(examples[number]))
             for lesson in lessons:
-                yield learn(lesson.examples, lesson.settings, lesson.others, self.on_epochs)
+                rest = lesson.examples
+                yield learn(rest, lesson.settings, lesson.others, self.on_epochs, prior(id(rest)))
             return
-        calls = (delayed(learn)(lesson.examples, lesson.settings, lesson.others) for lesson in lessons)
+        priors = dict(zip(examples, side_by_side(map(delayed(prior_of), examples.values()), self.n_jobs), strict=True))
+        calls = (
+            delayed(learn)(lesson.examples, lesson.settings, lesson.others, prior=priors[id(lesson.examples)])
+            for lesson in lessons
+        )
         for learned in side_by_side(calls, self.n_jobs):
             self.on_epochs(lessons[0].settings.epochs)
             yield learned
@@ -268,7 +276,11 @@ class Learned:
 
 
 def learn(
-    examples: Examples, settings: Settings, others: Sequence[EncodedGraph] = (), watch: Watch = lambda: None
+    examples: Examples,
+    settings: Settings,
+    others: Sequence[EncodedGraph] = (),
+    watch: Watch = lambda: None,
+    prior: Mapping[str, Tensor] | None = None,
 ) -> Learned:
     """Fit a graph network.
 
@@ -282,23 +294,25 @@ def learn(
         Networks to predict after every epoch.
     watch : callable, optional
         Called after every epoch.
+    prior : mapping of str to Tensor, optional
+        `prior_of` the training data.
     """
     # Batches are small: a second thread gains a tenth on a free core, and slows training several times where it has
     # to wait for one.
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(settings.seed)
-        return _Learning(examples, settings).run(others, watch)
+        return _Learning(examples, settings, prior or prior_of(examples)).run(others, watch)
 
 
 class _Learning:
-    def __init__(self, examples: Examples, settings: Settings) -> None:
+    def __init__(self, examples: Examples, settings: Settings, prior: Mapping[str, Tensor]) -> None:
         self._settings, self._random = settings, np.random.default_rng(settings.seed)
         self._examples = examples
         self._targets = list(map(Targets.of_network, examples.latencies, examples.parts))
         n_platforms = examples.latencies.shape[1]
         self._weights = platform_weights(examples.latencies)
         self.network = GraphNetwork(n_platforms, settings.hidden, settings.n_layers, settings.dropout)
-        prepare(self.network, examples)
+        self.network.load_state_dict(prior, strict=False)
         shortest = np.where(np.isnan(examples.latencies), np.inf, examples.latencies).min(axis=0)
         self._shortest = torch.from_numpy(np.log(shortest)).float()
         self._bound_runs()
@@ -412,17 +426,16 @@ def _optimiser(network: GraphNetwork, settings: Settings) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=settings.learning_rate, weight_decay=settings.weight_decay)
 
 
-def prepare(network: GraphNetwork, examples: Examples) -> None:
-    """Initialise a network: the intervals of its features, and the rates and overheads of the prior."""
+def prior_of(examples: Examples) -> dict[str, Tensor]:
+    """Return what a network starts from: the intervals of its features, and the rates and overheads of the prior."""
     features = np.concatenate([graph.features for graph in examples.graphs])
+    starts, widths = np.ones((2, features.shape[1], N_INTERVALS))
     for number, values in enumerate(features.T):
         ends = _ends(values)
-        network.starts[number, : len(ends) - 1] = torch.from_numpy(ends[:-1])
-        network.widths[number, : len(ends) - 1] = torch.from_numpy(np.diff(ends))
         # The rest has no values.
-        network.starts[number, len(ends) - 1 :] = float(ends[-1]) + 1e6
-    for number in range(examples.latencies.shape[1]):
-        rates, run = fit_rates(examples, number)
-        with torch.no_grad():
-            network.rates[number] = torch.from_numpy(np.log(rates))
-            network.runs[number] = float(np.log(run))
+        starts[number] = float(ends[-1]) + 1e6
+        starts[number, : len(ends) - 1], widths[number, : len(ends) - 1] = ends[:-1], np.diff(ends)
+    fitted = [fit_rates(examples, number) for number in range(examples.latencies.shape[1])]
+    rates, runs = np.log([rates for rates, _ in fitted]), np.log([run for _, run in fitted])
+    found = {"starts": starts, "widths": widths, "rates": rates, "runs": runs}
+    return {name: torch.from_numpy(values).float() for name, values in found.items()}

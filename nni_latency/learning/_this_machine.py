@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Unpack
 
 import nni_latency.datasets as datasets
@@ -74,11 +75,12 @@ class MachineMeasurements:
     spent: float = 0.0
 
 
-def choose_networks(predictor: GraphPredictor, count: int = _MOST, *, takes_onnx: bool = True) -> list[graphs.Member]:
-    """Choose members of families to measure on a new platform, the most informative first.
+def choose_networks(
+    predictor: GraphPredictor, count: int = _MOST, *, takes_onnx: bool = True
+) -> list[datasets.NetworkEntry]:
+    """Choose networks of the shipped data set to measure on a new platform, the most informative first.
 
-    Candidates are the networks of the shipped data set that run in at most 0.1 s there: their graphs are at hand, so
-    none is exported to choose.
+    Candidates run in at most 0.1 s on the platforms of the data set, which holds their graphs and files.
 
     Parameters
     ----------
@@ -91,27 +93,26 @@ def choose_networks(predictor: GraphPredictor, count: int = _MOST, *, takes_onnx
 
     Returns
     -------
-    list of (NetworkFamily, int)
-        Families, and the seeds of their members. The anchors of `nni_latency.datasets.measure_networks`, which are
-        measured in any case, come first.
+    list of NetworkEntry
+        One latency of each network. The anchors of `nni_latency.datasets.measure_networks`, which are measured in any
+        case, come first.
     """
-    families = {item.name: item for item in graphs.find_families(["all", "blocks"] if takes_onnx else ["all"])}
-    candidates = _candidates(families)
+    candidates = _candidates(None if takes_onnx else graphs.families())
+    anchors = [number for number, item in enumerate(candidates) if item.seed == 0 and item.family in datasets.ANCHORS]
     order = predictor.suggest([item.graph for item in candidates], count)
-    chosen = [(families[name], 0) for name in datasets.ANCHORS]
-    chosen += [(families[candidates[number].family], int(candidates[number].seed or 0)) for number in order]
-    return list(dict.fromkeys(chosen))[:count]
+    return [candidates[number] for number in dict.fromkeys((*anchors, *order))][:count]
 
 
-def _candidates(families: Container[str]) -> list[datasets.NetworkEntry]:
-    """Return one entry per candidate, a limited number of each family."""
-    known: dict[tuple[str, int], list[datasets.NetworkEntry]] = {}
+def _candidates(families: Container[str] | None) -> list[datasets.NetworkEntry]:
+    """Return one entry per candidate, a limited number of each family; None means any."""
+    known: dict[str, list[datasets.NetworkEntry]] = {}
     for entry in datasets.load_networks():
-        if entry.batch_size == 1 and entry.seed is not None and entry.family in families:
-            known.setdefault((entry.family, entry.seed), []).append(entry)
+        if entry.batch_size == 1 and (families is None or entry.family in families):
+            known.setdefault(entry.name, []).append(entry)
     found: dict[str, list[datasets.NetworkEntry]] = {}
-    for family, seed in sorted(known):
-        entries = known[family, seed]
+    for name in sorted(known):
+        entries = known[name]
+        family = entries[0].family
         most = _MIXED_CANDIDATES if family in graphs.MIXED else _CANDIDATES
         taken = found.setdefault(family, [])
         if len(taken) < most and statistics.median(item.latency for item in entries) <= _LARGEST:
@@ -198,7 +199,7 @@ class _Campaign:
         self._how: dict[str, Any] = dict(how)
         #: Time spent on anything but measuring, which the campaign does not count [s].
         self._aside = 0.0
-        self._members: Iterator[graphs.Member] = iter(())
+        self._chosen: Iterator[datasets.NetworkFile] = iter(())
         self._is_last = self._replays = self._has_measured = False
         self._files: list[datasets.NetworkFile] = []
         self._facts: Mapping[str, float] = {}
@@ -209,7 +210,8 @@ class _Campaign:
         """Choose the networks, and measure the speed of the device."""
         self._tell("choosing networks")
         begin = self._clock()
-        self._members = iter(choose_networks(predictor, takes_onnx=self._runtime.takes_onnx))
+        chosen = choose_networks(predictor, takes_onnx=self._runtime.takes_onnx)
+        self._chosen = datasets.measured_files(datasets.load_networks(), chosen)
         self._facts = facts()
         self._measure_reference()
         self._aside += self._clock() - begin
@@ -242,15 +244,11 @@ class _Campaign:
     def measure_more(self) -> None:
         """Write and measure the next batch."""
         begin = self._clock()
-        members = [member for _, member in zip(range(self._next_count()), self._members, strict=False)]
-        self._is_last = not members
+        new = list(islice(self._chosen, self._next_count()))
+        self._is_last = not new
         if self._is_last:
             return
-        new = []
-        for file in datasets.family_files(members):
-            new.append(file)
-            self._files.append(file)
-            self._tell(f"preparing {number_of(len(self._files), 'network')}", self._clock() - begin)
+        self._files += new
         self._aside += self._clock() - begin
         threads = self._runtime.platform.threads
         # Another version of the shipped predictor chooses other networks: its campaign begins anew.

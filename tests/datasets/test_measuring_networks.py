@@ -12,7 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from nni_latency.database import DatabaseStore
-from nni_latency.datasets import NetworkFile, family_files, given_files, measure_networks
+from nni_latency.datasets import (
+    NetworkFile,
+    family_files,
+    given_files,
+    load_networks,
+    measure_networks,
+    measured_files,
+)
 from nni_latency.errors import InvalidValueError
 from nni_latency.graphs import find_families, members_in_turn
 from nni_latency.learning import known_networks
@@ -98,6 +105,27 @@ def test_files_and_folders_are_found(members):
     assert [item.seed for item in given_files([members[0].path], batch_size=4)] == [None]
     with pytest.raises(InvalidValueError, match="have the same name"):
         given_files([folder, members[0].path])
+
+
+def test_files_of_a_subfolder_are_a_family(members, tmp_path):
+    for place, member in zip((tmp_path, tmp_path / "own net"), members, strict=True):
+        place.mkdir(exist_ok=True)
+        (place / member.path.name).write_bytes(member.path.read_bytes())
+    assert [item.family for item in given_files([tmp_path])] == ["file", "own-net"]
+    assert [item.family for item in given_files([tmp_path / "own net" / members[1].path.name])] == ["file"]
+
+
+def test_files_of_a_data_set_are_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("NNI_LATENCY_CACHE", str(tmp_path))
+    networks = load_networks()
+    entries = [next(item for item in networks if item.batch_size == size) for size in (1, 8)]
+    found = list(measured_files(networks, entries))
+    assert [(item.batched_name, item.family, item.seed) for item in found] == [
+        (item.name, item.family, item.seed) for item in entries
+    ]
+    assert [item.graph_key for item in found] == [item.graph_key for item in entries]
+    written = [item.path.stat().st_mtime_ns for item in found]
+    assert [item.path.stat().st_mtime_ns for item in measured_files(networks, entries)] == written
 
 
 def test_absent_files_are_refused(tmp_path):

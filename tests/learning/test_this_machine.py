@@ -31,9 +31,9 @@ def chosen(predictor):
 
 
 def test_chosen_networks_are_of_many_families_anchors_first(chosen):
-    assert [(family.name, seed) for family, seed in chosen[:4]] == [(name, 0) for name in datasets.ANCHORS]
-    assert len(set(chosen)) == len(chosen) == 60
-    assert len({family.name for family, _ in chosen}) > 10
+    assert {(item.family, item.seed) for item in chosen[:4]} == {(name, 0) for name in datasets.ANCHORS}
+    assert len({item.name for item in chosen}) == len(chosen) == 60
+    assert len({item.family for item in chosen}) > 10
 
 
 def test_the_first_choices_do_not_depend_on_how_many_there_are(predictor, chosen):
@@ -41,9 +41,9 @@ def test_the_first_choices_do_not_depend_on_how_many_there_are(predictor, chosen
 
 
 def test_a_runtime_of_modules_gets_no_networks_that_are_written_in_onnx(predictor, chosen):
-    assert {family.name for family, _ in chosen} & set(graphs.block_families())
+    assert {item.family for item in chosen} & set(graphs.block_families())
     modules = learning.choose_networks(predictor, 60, takes_onnx=False)
-    assert {family.name for family, _ in modules} <= set(graphs.families())
+    assert {item.family for item in modules} <= set(graphs.families())
 
 
 def _here(count=6):
@@ -101,8 +101,8 @@ class _Machine:
     def clock(self):
         return self.now
 
-    def files(self, members):
-        for family, seed in members:
+    def files(self, _networks, chosen):
+        for family, seed in chosen:
             self.now += 2
             name = f"{family.name}-{seed:05}"
             yield _File(name, Path(f"{name}.onnx"), family.name, seed)
@@ -127,7 +127,7 @@ def machine(monkeypatch):
     members = [(family, seed) for seed in range(20) for family in graphs.families().values()]
     monkeypatch.setattr(this_machine, "choose_networks", lambda _predictor, **_how: members)
     monkeypatch.setattr(this_machine, "measure_reference", lambda _device, _threads: 0.002)
-    monkeypatch.setattr(datasets, "family_files", found.files)
+    monkeypatch.setattr(datasets, "measured_files", found.files)
     monkeypatch.setattr(datasets, "measure_networks", found.measure)
     monkeypatch.setattr(graphs, "shipped_digest", lambda: "abc")
     return found
