@@ -247,7 +247,7 @@ def _choice_of_branches(path):
         names = ["taken", *(f"{kind}{number}" for number in range(1, 9))]
         nodes = [helper.make_node("MatMul", [before, "weight"], [after]) for before, after in itertools.pairwise(names)]
         nodes.append(helper.make_node(kind, [names[-1]], [kind]))
-        return helper.make_graph(nodes, kind, [], [helper.make_tensor_value_info(kind, 1, (64, 256))])
+        return helper.make_graph(nodes, kind, [], [helper.make_tensor_value_info(kind, 1, (512, 256))])
 
     nodes = [
         helper.make_node("Relu", ["data"], ["taken"]),
@@ -255,7 +255,7 @@ def _choice_of_branches(path):
         helper.make_node("Cast", ["largest"], ["whether"], to=onnx.TensorProto.BOOL),
         helper.make_node("If", ["whether"], ["made"], then_branch=branch("Neg"), else_branch=branch("Abs")),
     ]
-    given, returned = (helper.make_tensor_value_info(name, 1, (64, 256)) for name in ("data", "made"))
+    given, returned = (helper.make_tensor_value_info(name, 1, (512, 256)) for name in ("data", "made"))
     graph = helper.make_graph(nodes, "choice", [given], [returned], [weight])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
@@ -264,7 +264,7 @@ def _choice_of_branches(path):
 def test_time_of_a_branch_counts_once(profiled, tmp_path):
     """A runtime may report a choice and the nodes of its branch, whose time is part of it."""
     runtime = profiled()
-    subject = Subject("choice", OnnxBuild(str(_choice_of_branches(tmp_path / "net.onnx"))), (64, 256))
+    subject = Subject("choice", OnnxBuild(str(_choice_of_branches(tmp_path / "net.onnx"))), (512, 256))
     with runtime.session():
         inputs = runtime.inputs(subject.inputs)
         stage = runtime.prepare(subject, inputs)
