@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Unpack
@@ -97,17 +97,18 @@ def choose_networks(
         One latency of each network. The anchors of `nni_latency.datasets.measure_networks`, which are measured in any
         case, come first.
     """
-    candidates = _candidates(None if takes_onnx else graphs.families())
+    candidates = _candidates(takes_onnx=takes_onnx)
     anchors = [number for number, item in enumerate(candidates) if item.seed == 0 and item.family in datasets.ANCHORS]
     order = predictor.suggest([item.graph for item in candidates], count)
     return [candidates[number] for number in dict.fromkeys((*anchors, *order))][:count]
 
 
-def _candidates(families: Container[str] | None) -> list[datasets.NetworkEntry]:
-    """Return one entry per candidate, a limited number of each family; None means any."""
+def _candidates(*, takes_onnx: bool) -> list[datasets.NetworkEntry]:
+    """Return one entry per candidate, a limited number of each family."""
     known: dict[str, list[datasets.NetworkEntry]] = {}
     for entry in datasets.load_networks():
-        if entry.batch_size == 1 and (families is None or entry.family in families):
+        has_module = entry.seed is not None and entry.family in graphs.families()
+        if entry.batch_size == 1 and (takes_onnx or has_module):
             known.setdefault(entry.name, []).append(entry)
     found: dict[str, list[datasets.NetworkEntry]] = {}
     for name in sorted(known):

@@ -42,8 +42,9 @@ def test_the_first_choices_do_not_depend_on_how_many_there_are(predictor, chosen
 
 def test_a_runtime_of_modules_gets_no_networks_that_are_written_in_onnx(predictor, chosen):
     assert {item.family for item in chosen} & set(graphs.block_families())
-    modules = learning.choose_networks(predictor, 60, takes_onnx=False)
+    modules = learning.choose_networks(predictor, 256, takes_onnx=False)
     assert {item.family for item in modules} <= set(graphs.families())
+    assert all(item.seed is not None for item in modules)
 
 
 def _here(count=6):
