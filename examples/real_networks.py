@@ -3,8 +3,8 @@
 
 A predictor of whole networks is tested in four ways, from the easiest to the one that counts:
 
-families held out           Networks of a family that was not learned from, written by the same generator and exporter
-                            as all others. A predictor keeps these errors in its file.
+families held out           Networks of a family or published architecture that was not learned from, written by the
+                            same people as all others. A predictor keeps these errors in its file.
 random blocks held out      Networks of random blocks of every kind of operator, each by itself.
 generated sources held out  Networks of a generator that nothing was learned from, such as another search space
                             (--sources).

@@ -98,8 +98,9 @@ def choose_networks(
         case, come first.
     """
     candidates = _candidates(takes_onnx=takes_onnx)
-    anchors = [number for number, item in enumerate(candidates) if item.seed == 0 and item.family in datasets.ANCHORS]
+    published = {item.family: number for number, item in enumerate(candidates) if item.seed == 0}
     order = predictor.suggest([item.graph for item in candidates], count)
+    anchors = (published[name] for name in datasets.ANCHORS)
     return [candidates[number] for number in dict.fromkeys((*anchors, *order))][:count]
 
 

@@ -31,7 +31,7 @@ def _errors(*by_family: list[list[float]]) -> tuple[np.ndarray, list[str]]:
 
 
 def test_a_run_takes_no_longer_than_the_shortest_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without preparation, learning begins with 10 us.
+    # Without a prior, learning begins with 10 us.
     monkeypatch.setattr("nni_latency.graphs._graph_learning.prior_of", lambda examples: {})
     graphs = [encode_graph(network([width])) for width in (8, 16)]
     examples = Examples(graphs, np.array([[5e-6, np.nan], [2e-5, 1e-3]]), [(), ()])
