@@ -23,7 +23,7 @@ _LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 #: A platform of the shipped predictor, a device that it lacks, and a runtime that it lacks.
 KNOWN = Platform.parse("xeon-6-167-1.onnxruntime.fp32.t1")
 OTHER, STRANGE = (Platform("toy", runtime, facts={"runtime.version": "1.2"}) for runtime in ("openvino", "litert"))
-STAND_IN = "xeon-6-167-1.openvino.fp32.t1"
+STAND_IN = "epyc-26-2-1.openvino.fp32.t1"
 
 
 @pytest.fixture(scope="module")

@@ -283,7 +283,7 @@ def _is_related(network: GraphNetwork, examples: Examples, number: int | None, f
         def answer(unknown: Rows) -> Array:
             graphs = [examples.graphs[row] for row in unknown]
             runs = run * np.array([graph.overheads for graph in graphs])
-            found: Array = group_totals([(graph, slice(None)) for graph in graphs]) @ rates.ravel() + runs
+            found: Array = group_totals(graphs) @ rates.ravel() + runs
             return found
 
         return answer

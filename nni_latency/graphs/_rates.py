@@ -66,28 +66,36 @@ class _Kernels:
 
 def _kernels_of(examples: Examples, platform: int) -> _Kernels | None:
     """Return the kernels that were timed on a platform; None if there are none."""
-    operators, seconds, shares, overheads = [], [], [], []
+    operators, sizes, shares, timed = [], [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):
         here = [part for part in parts if part.platform == platform and part.seconds > 0]
         whole = sum(part.seconds for part in here)
-        for part in here:
-            operators.append((graph, list(part.operators)))
-            seconds.append(part.seconds)
-            shares.append(part.seconds / whole)
-            overheads.append(part.overheads)
-    if not operators:
+        operators.append((graph, [operator for part in here for operator in part.operators]))
+        sizes += [len(part.operators) for part in here]
+        shares += [part.seconds / whole for part in here]
+        timed += here
+    if not timed:
         return None
-    return _Kernels(group_totals(operators), np.array(seconds), np.array(shares), np.array(overheads))
+    totals = _totals(operators, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+    seconds, overheads = (np.array([getattr(part, name) for part in timed]) for name in ("seconds", "overheads"))
+    return _Kernels(totals, seconds, np.array(shares), overheads)
 
 
-def group_totals(items: Sequence[tuple[EncodedGraph, Sequence[int] | slice]]) -> sparse.csr_array:
-    """Return the terms of operators of networks by group, (n_items, n_groups * n_terms)."""
-    groups = [graph.groups[operators] for graph, operators in items]
-    values = np.concatenate([graph.terms[operators] for graph, operators in items]).astype(np.float64)
-    rows = np.repeat(np.arange(len(items)), [len(found) for found in groups])
-    columns = np.concatenate(groups)[:, None] * len(TERMS) + np.arange(len(TERMS))
+def group_totals(graphs: Sequence[EncodedGraph]) -> sparse.csr_array:
+    """Return the terms of networks by group, (n_graphs, n_groups * n_terms)."""
+    rows = np.repeat(np.arange(len(graphs)), [len(graph) for graph in graphs])
+    return _totals([(graph, slice(None)) for graph in graphs], rows, len(graphs))
+
+
+def _totals(
+    operators: Sequence[tuple[EncodedGraph, Sequence[int] | slice]], rows: NDArray[np.int64], n_rows: int
+) -> sparse.csr_array:
+    """Add up the terms of operators of networks by group and row, (n_rows, n_groups * n_terms)."""
+    groups = np.concatenate([graph.groups[chosen] for graph, chosen in operators])
+    values = np.concatenate([graph.terms[chosen] for graph, chosen in operators]).astype(np.float64)
+    columns = groups[:, None] * len(TERMS) + np.arange(len(TERMS))
     places = np.repeat(rows, len(TERMS)), columns.ravel()
-    return sparse.coo_array((values.ravel(), places), (len(items), len(GROUPS) * len(TERMS))).tocsr()
+    return sparse.coo_array((values.ravel(), places), (n_rows, len(GROUPS) * len(TERMS))).tocsr()
 
 
 def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple[Array, float]:
@@ -114,7 +122,7 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
     """
     rows = np.flatnonzero(~np.isnan(examples.latencies[:, platform])).tolist()
     measured, kernels = examples.latencies[rows, platform], _kernels_of(examples, platform)
-    totals = group_totals([(examples.graphs[row], slice(None)) for row in rows])
+    totals = group_totals([examples.graphs[row] for row in rows])
     runs = _RUN * np.array([examples.graphs[row].overheads for row in rows])
     n_graphs, n_groups, n_terms = len(rows), len(GROUPS), len(TERMS)
     together = totals.toarray().reshape(n_graphs, n_groups, n_terms).sum(axis=1)

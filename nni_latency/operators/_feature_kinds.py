@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 
 from nni_latency.errors import InvalidValueError
@@ -210,19 +212,31 @@ def _add_matmul(op: OpSpec) -> Features:
 
 
 def _einsum(op: OpSpec) -> Features:
-    """Count a sum over products as one pass over all indices, with a multiply-add for each factor but one."""
-    equation = re.sub(r"\s", "", str(op.get("equation", "")))
-    factors = equation.partition("->")[0].split(",")
+    """Count a sum over products: a multiply-add for each index of every product of two factors, from the left.
+
+    Runtimes multiply factor by factor, and sum over an index as soon as no later factor has it.
+    """
+    given, arrow, result = re.sub(r"\s", "", str(op.get("equation", ""))).partition("->")
     shapes = [*op.input_shapes, *weights_of(op)]
     sizes: dict[object, int] = {}
-    for factor, shape in zip(factors, shapes, strict=True):
-        for index, size in zip(_indices(factor, len(shape)), shape, strict=True):
+    factors: list[list[object]] = []
+    for factor, shape in zip(given.split(","), shapes, strict=True):
+        factors.append(_indices(factor, len(shape)))
+        for index, size in zip(factors[-1], shape, strict=True):
             # A broadcast dimension has size 1 in one factor.
             sizes[index] = max(size, sizes.get(index, 1))
-    steps, outputs = math.prod(sizes.values()), outputs_of(op)
+    outputs, counts = outputs_of(op), Counter(itertools.chain(*factors))
     if len(factors) == 1:
-        return make_features(op, outputs, other_flops=steps - outputs)
-    return make_features(op, outputs, macs=(len(factors) - 1) * steps)
+        return make_features(op, outputs, other_flops=math.prod(sizes.values()) - outputs)
+    kept: set[object] = set(result if arrow else [index for index, count in counts.items() if count == 1])
+    if not arrow or "..." in result:
+        kept |= {index for index in counts if isinstance(index, int)}
+    macs, product = 0, set(factors[0])
+    for number, indices in enumerate(factors[1:], 2):
+        product |= set(indices)
+        macs += math.prod(sizes[index] for index in product)
+        product &= kept.union(*factors[number:])
+    return make_features(op, outputs, macs=macs)
 
 
 def _indices(factor: str, dimensions: int) -> list[object]:

@@ -73,6 +73,23 @@ CASES = {
         0,
         0,
     ),
+    # all of i and j of each b; then all of j, since i was summed up
+    "einsum of three": (
+        lambda a, b, c: torch.einsum("bi,ij,bj->b", a, b, c),
+        [(2, 5), (5, 16), (2, 16)],
+        2 * 5 * 16 + 2 * 16,
+        0,
+        0,
+        0,
+    ),
+    "einsum of three without a result": (
+        lambda a, b, c: torch.einsum("...i,ij,jk", a, b, c),
+        [(2, 5), (5, 16), (16, 3)],
+        2 * 5 * 16 + 2 * 16 * 3,
+        0,
+        0,
+        0,
+    ),
     "einsum of one": (lambda a: torch.einsum("bij->bi", a), [T], 0, 224 - 14, 0, 0),
     # scores of 2 heads x 7 x 7: 8 multiply-adds each, scale and softmax; as much again for the weighted sum
     "scaled_dot_product_attention": (
