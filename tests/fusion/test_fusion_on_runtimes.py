@@ -9,7 +9,7 @@ from nni_latency.fusion import detect_fusion, parse_probes
 from nni_latency.measurement import Protocol
 from nni_latency.measurement.runtimes import TorchEager, TorchScript
 
-_PROTOCOL = Protocol(processes=1, n_run=8, time_budget=60.0)
+_PROTOCOL = Protocol(n_run=8, time_budget=60.0)
 
 
 @pytest.mark.slow
