@@ -66,17 +66,17 @@ class _Kernels:
 
 def _kernels_of(examples: Examples, platform: int) -> _Kernels | None:
     """Return the kernels that were timed on a platform; None if there are none."""
-    operators, sizes, shares, timed = [], [], [], []
+    operators, shares, timed = [], [], []
     for graph, parts in zip(examples.graphs, examples.parts, strict=True):
         here = [part for part in parts if part.platform == platform and part.seconds > 0]
         whole = sum(part.seconds for part in here)
         operators.append((graph, [operator for part in here for operator in part.operators]))
-        sizes += [len(part.operators) for part in here]
         shares += [part.seconds / whole for part in here]
         timed += here
     if not timed:
         return None
-    totals = _totals(operators, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+    rows = np.repeat(np.arange(len(timed)), [len(part.operators) for part in timed])
+    totals = _totals(operators, rows, len(timed))
     seconds, overheads = (np.array([getattr(part, name) for part in timed]) for name in ("seconds", "overheads"))
     return _Kernels(totals, seconds, np.array(shares), overheads)
 
