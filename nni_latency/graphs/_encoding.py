@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.graphs._compositions import compose
-from nni_latency.graphs._memory_order import is_blocked, is_table, run_of
+from nni_latency.graphs._memory_order import FEW_CHANNELS, is_blocked, is_table, out_shape, run_of
 from nni_latency.graphs._operator_features import N_AMOUNTS, N_OWN, describe_operator, name_of
 from nni_latency.operators import Graph, OpSpec, TracedOperator, group_of
 
@@ -58,8 +58,14 @@ GROUPS = (
     *("quantisation", "branch"),
     # Many times as slow as other activations where it is not fused.
     "parametric activation",
-    # Not computed in blocks of channels: up to ten times as slow where depthwise.
-    *("unblocked convolution", "unblocked depthwise convolution"),
+    # Not computed in blocks of channels: up to ten times as slow where depthwise, and once more as slow with several
+    # outputs for each channel.
+    *("unblocked convolution", "unblocked depthwise convolution", "multiplied depthwise convolution"),
+    *("unblocked grouped convolution", "scatter", "repetition", "repetition in rows"),
+    # The first convolution of a picture, which runtimes compute by other code, up to ten times as slow.
+    "convolution of few channels",
+    # OpenVINO computes indices of maxima a hundred times as slowly as maxima.
+    "max pooling with indices",
     *("table", "softmax across rows", "reduction across rows", "sorting"),
     # ONNX Runtime has one kernel for both, up to fifteen times as slow as two.
     "normalisation of a sum",
@@ -71,6 +77,13 @@ GROUPS = (
 RELATED = {
     "unblocked convolution": "dense convolution",
     "unblocked depthwise convolution": "depthwise convolution",
+    "unblocked grouped convolution": "grouped convolution",
+    "convolution of few channels": "dense convolution",
+    "multiplied depthwise convolution": "unblocked depthwise convolution",
+    "max pooling with indices": "max pooling",
+    "scatter": "lookup",
+    "repetition": "movement",
+    "repetition in rows": "repetition",
     "table": "lookup",
     "softmax across rows": "softmax",
     "reduction across rows": "reduction",
@@ -83,7 +96,8 @@ RELATED = {
 _PRODUCTS = frozenset(
     (
         *("dense convolution", "pointwise convolution", "depthwise convolution", "grouped convolution"),
-        *("unblocked convolution", "unblocked depthwise convolution", "matrix product", "activated matrix product"),
+        *("unblocked convolution", "unblocked depthwise convolution", "multiplied depthwise convolution"),
+        *("unblocked grouped convolution", "convolution of few channels", "matrix product", "activated matrix product"),
     )
 )
 
@@ -126,6 +140,9 @@ _OWN_GROUP = {
     "copy": "copy",
     "if": "branch",
     "prelu": "parametric activation",
+    "scatter": "scatter",
+    "repeat": "repetition",
+    "max_pool2d with indices": "max pooling with indices",
     "local_response_norm": "local response normalisation",
     "lstm": "LSTM",
     "gru": "GRU",
@@ -146,9 +163,16 @@ _OWN_GROUP = {
     **dict.fromkeys(("quantizelinear", "dequantizelinear", "dynamicquantizelinear"), "quantisation"),
 }
 
+#: Dimensions of a picture.
+_PICTURE = 4
+
 _TAKEN, _WRITTEN = TERMS.index("inputs"), TERMS.index("outputs")
 
-_EDGE_FEATURES = 6
+_EDGE_FEATURES = 7
+
+#: Kinds that keep the order of channels of what they read, so that they can work on blocks of channels behind a
+#: convolution.
+_KEEPING = ("batch_norm", "local_response_norm", "prelu", "interpolate", "cat", "pad", "max_pool2d", "avg_pool2d")
 
 #: Number of features of an operator and its neighbourhood.
 N_FEATURES = N_OWN + _EDGE_FEATURES
@@ -220,7 +244,7 @@ def encode_graph(graph: Graph) -> EncodedGraph:
     amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, N_AMOUNTS))
     own = np.array([item.features for item in described], dtype=np.float32)
     return EncodedGraph(
-        features=np.hstack([own.reshape(len(described), -1), _read(sources, readers, amounts)]).astype(np.float32),
+        features=np.hstack([own.reshape(len(described), -1), _read(operators, readers, amounts)]).astype(np.float32),
         groups=np.array([GROUPS.index(group) for group in _groups(operators, readers)], dtype=np.int64),
         kinds=np.array([item.kind for item in described], dtype=np.int64),
         terms=(amounts * _PLAIN).astype(np.float32),
@@ -299,12 +323,24 @@ def _plain_group(op: OpSpec) -> str:
     """Return the group of an operator by itself."""
     group = _OWN_GROUP.get(name_of(op), group_of(op))
     if op.kind in ("conv1d", "conv2d", "conv3d") and not is_blocked(op):
-        return "unblocked depthwise convolution" if group == "depthwise convolution" else "unblocked convolution"
+        return _unblocked(op, group)
+    if group in ("dense convolution", "pointwise convolution") and op.input_shapes[0][1] < FEW_CHANNELS:
+        return "convolution of few channels"
+    if group == "repetition" and op.input_shapes and op.input_shapes[0][-1:] != out_shape(op)[-1:]:
+        return "repetition in rows"
     if group in ("softmax", "reduction") and run_of(op) > 1:
         return f"{group} across rows"
     if group == "lookup" and is_table(op):
         return "table"
     return group if group in GROUPS else "elementwise"
+
+
+def _unblocked(op: OpSpec, group: str) -> str:
+    """Return the group of a convolution that is not computed in blocks of channels."""
+    if group == "depthwise convolution":
+        is_multiplied = op.get("out_channels") != op.input_shapes[0][1]
+        return "multiplied depthwise convolution" if is_multiplied else "unblocked depthwise convolution"
+    return "unblocked grouped convolution" if group == "grouped convolution" else "unblocked convolution"
 
 
 def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
@@ -323,12 +359,13 @@ def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
 
 
 def _read(
-    sources: Sequence[Sequence[int]], readers: Sequence[Sequence[int]], amounts: NDArray[np.float64]
+    operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]], amounts: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return features of edges: numbers of inputs and readers, and ratios of sizes.
+    """Return features of edges: numbers of inputs and readers, ratios of sizes, and whether channels come in blocks.
 
     The input of an operator is smaller than its producers' outputs where it reads a part, such as after a split.
     """
+    sources = [item.sources for item in operators]
     written = amounts[:, _WRITTEN]
     given = np.array([sum(written[source] for source in found) for found in sources])
     largest = np.array([max((written[source] for source in found), default=0.0) for found in sources])
@@ -344,8 +381,25 @@ def _read(
             counts == 0,
             np.clip(part, -6, 6),
             np.where(counts > 0, np.clip(np.log2((1 + output) / (1 + largest)), -6, 6), 0.0),
+            _in_blocks(operators),
         ]
     )
+
+
+def _in_blocks(operators: Sequence[TracedOperator]) -> list[bool]:
+    """Return whether an operator reads pictures that a convolution has written, maybe in blocks of channels.
+
+    OpenVINO normalises responses over channels in blocks in a tenth of the time.
+    """
+    written: list[bool] = []
+    found: list[bool] = []
+    for item in operators:
+        op, taken = item.op, [written[source] for source in item.sources]
+        is_picture = bool(op.input_shapes) and len(op.input_shapes[0]) == _PICTURE
+        found.append(is_picture and any(taken))
+        is_kept = op.kind in _KEEPING or _plain_group(op) in _ELEMENTWISE
+        written.append(is_picture and (is_blocked(op) or (is_kept and any(taken))))
+    return found
 
 
 def _siblings(readers: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from nni_latency.operators import OpSpec
+from nni_latency.operators import OpSpec, form_of
 
 #: Kinds that multiply one matrix after another.
 _MATRICES = frozenset(("matmul", "bmm", "einsum", "scaled_dot_product_attention"))
@@ -20,7 +20,7 @@ _OF_PLACES = frozenset(("interpolate", "grid_sample"))
 
 #: Channels that runtimes compute together come in multiples of this number; fewer channels than the second number are
 #: read as they are.
-_BLOCK, _FEW = 4, 16
+_BLOCK, FEW_CHANNELS = 4, 16
 
 #: Kinds that work on one row of the last dimensions, on one channel, and on one row of their output at a time.
 _OF_ROWS = frozenset(("layer_norm", "rms_norm"))
@@ -63,7 +63,7 @@ def _loops(op: OpSpec) -> float:
     elements = math.prod(taken)
     if op.kind in _MATRICES:
         return _matrices(op)
-    if op.kind in _CONVOLUTIONS:
+    if op.kind in _CONVOLUTIONS or (groups_of(op) > 1 and op.kind == "conv2d" and not is_blocked(op)):
         return (taken[0] if taken else 1) * groups_of(op)
     if op.kind in _OF_ROWS:
         return elements / max(1, _size(str(op.get("weights") or "1").split("+")[0]))
@@ -92,14 +92,24 @@ def _loops(op: OpSpec) -> float:
 def is_blocked(op: OpSpec) -> bool:
     """Whether runtimes can compute a convolution in blocks of channels: of a picture, with a multiple of four channels.
 
+    Every group must consist of whole blocks, unless the convolution is depthwise with one output for each channel.
+
     Examples
     --------
     >>> size = {"out_channels": 32, "kernel_size": 3, "stride": 1}
     >>> [is_blocked(OpSpec.of("conv2d", [(1, channels, 8, 8)], **size)) for channels in (3, 30, 32)]
     [True, False, True]
+    >>> [is_blocked(OpSpec.of("conv2d", [(1, 32, 8, 8)], groups=groups, **size)) for groups in (4, 16, 32)]
+    [True, False, True]
     """
-    channels = op.input_shapes[0][1] if op.input_shapes and len(op.input_shapes[0]) > 1 else 0
-    return op.kind == "conv2d" and (channels % _BLOCK == 0 or (channels < _FEW and groups_of(op) == 1))
+    if op.kind != "conv2d" or not op.input_shapes or len(op.input_shapes[0]) < 2:
+        return False
+    channels, groups = op.input_shapes[0][1], groups_of(op)
+    if groups == 1:
+        return channels % _BLOCK == 0 or channels < FEW_CHANNELS
+    if form_of(op) == "depthwise":
+        return channels % _BLOCK == 0 and op.get("out_channels") == channels
+    return channels // groups % _BLOCK == 0
 
 
 def is_table(op: OpSpec) -> bool:
@@ -147,15 +157,42 @@ def _stretches(one: Sequence[int], other: Sequence[int]) -> int:
 
 def run_of(op: OpSpec) -> int:
     """Return the number of elements next to each other that an operator moves, or that it treats side by side."""
-    taken, order, dims = op.input_shapes[0] if op.input_shapes else (), op.get("dims"), dims_of(op)
-    if isinstance(order, tuple) and len(order) == len(taken):
-        kept = 0
-        while kept < len(taken) and order[-1 - kept] == len(taken) - 1 - kept:
-            kept += 1
-        return math.prod(taken[len(taken) - kept :])
+    taken, dims = op.input_shapes[0] if op.input_shapes else (), dims_of(op)
+    if moved := moved_dims(op):
+        return moved[-1][1] if moved[-1][0] == len(moved) - 1 else 1
+    if op.kind == "repeat":
+        sizes = zip(reversed(taken), reversed(out_shape(op)), strict=False)
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], sizes)
+        return math.prod(size for size, _ in alike)
     if not dims or max(dims) >= len(taken):
         return 0
     return math.prod(taken[max(dims) + (op.kind != "cat") :])
+
+
+def moved_dims(op: OpSpec) -> list[tuple[int, int]]:
+    """Return the dimensions of the output of a transposition, with their place in the input and their size.
+
+    Dimensions of one element are left out, and those that stay next to each other are one: most permutations of many
+    dimensions move one or two blocks.
+
+    Examples
+    --------
+    >>> moved_dims(OpSpec.of("copy", [(1, 16, 8, 4)], dims=(0, 2, 3, 1), out=(1, 8, 4, 16)))
+    [(1, 32), (0, 16)]
+    >>> moved_dims(OpSpec.of("copy", [(1, 16, 1, 4)], dims=(0, 2, 1, 3), out=(1, 1, 16, 4)))
+    [(0, 64)]
+    """
+    taken, order = op.input_shapes[0] if op.input_shapes else (), op.get("dims")
+    if not isinstance(order, tuple) or sorted(order) != list(range(len(taken))):
+        return []
+    blocks: list[list[int]] = []
+    for dim in (dim for dim in order if taken[dim] != 1):
+        if blocks and all(taken[between] == 1 for between in range(blocks[-1][-1] + 1, dim)) and blocks[-1][-1] < dim:
+            blocks[-1].append(dim)
+        else:
+            blocks.append([dim])
+    places = {block[0]: place for place, block in enumerate(sorted(blocks))}
+    return [(places[block[0]], math.prod(taken[dim] for dim in block)) for block in blocks]
 
 
 def length_of(op: OpSpec) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from nni_latency.graphs._memory_order import groups_of, inner_loops, length_of, out_shape, run_of
+from nni_latency.graphs._memory_order import groups_of, inner_loops, length_of, moved_dims, out_shape, run_of
+from nni_latency.graphs._windows import coverage_of
 from nni_latency.operators import OpSpec, form_of, size_of_attribute, work_of
 
 #: Kind of an operator whose cost another one includes.
@@ -28,6 +29,7 @@ KINDS = (
     *("mean", "sum", "amax", "amin", "prod", "norm", "logsumexp", "argmax", "argmin", "cumsum", "topk"),
     *("softmax", "log_softmax", "batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm", "normalize"),
     *("local_response_norm", "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    "max_pool2d with indices",
     *("lp_pool1d", "lp_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
     *(
         "adaptive_max_pool1d",
@@ -62,10 +64,10 @@ _SET_UP = 15
 #: Bytes of an element by its type; of all others 4.
 _ITEM_SIZES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
-_N_WORK, _N_SHAPES, _N_LAYOUT = 7, 15, 8
+_N_WORK, _N_SHAPES, _N_LAYOUT, _N_WINDOWS = 7, 16, 10, 3
 
 #: Number of features of an operator, and of amounts.
-N_OWN, N_AMOUNTS = _N_WORK + _N_SHAPES + 2 * len(_LANES) + _N_LAYOUT, 8
+N_OWN, N_AMOUNTS = _N_WORK + _N_SHAPES + 2 * len(_LANES) + _N_LAYOUT + _N_WINDOWS, 8
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class DescribedOperator:
     features : tuple of float
         Features, `N_OWN` of them.
     amounts : tuple of float
-        Operations, operations with padded channels, elements of inputs, outputs and weights, elements of weights that
-        are read in a run, calls, and inner loops.
+        Operations inside of the picture, operations with padded pictures and channels, elements of inputs, outputs and
+        weights, elements of weights that are read in a run, calls, and inner loops.
     kind : int
         Index into `KINDS` plus one; 0 for any other kind.
     uncounted : str
@@ -102,10 +104,15 @@ def describe_operator(op: OpSpec) -> DescribedOperator:
     filled = 1 + _waste(_width(op), _LANES[-1]) if work.macs else 1.0
     steps, directions = _steps(op)
     calls = directions * (steps + _SET_UP) if op.kind in _RECURRENT else 1
+    windows = coverage_of(op)
+    inside = windows.across * windows.along
     sizes = (work.inputs, work.outputs, work.params, work.params * steps)
     return DescribedOperator(
-        (*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op)),
-        (*map(float, (work.flops, work.flops * filled, *sizes, calls)), inner_loops(op)),
+        (
+            *(*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op)),
+            *(math.log2(windows.across), math.log2(windows.along), windows.whole),
+        ),
+        (*map(float, (work.flops * inside, work.flops * filled, *sizes, calls)), inner_loops(op)),
         _CODES.get(name_of(op), 0),
         "" if counted else op.kind,
     )
@@ -118,6 +125,8 @@ def name_of(op: OpSpec) -> str:
     if op.kind == "interpolate":
         mode = str(op.get("mode", "nearest"))
         return f"interpolate {mode if f'interpolate {mode}' in _CODES else 'bilinear'}"
+    if op.get("return_indices") and f"{op.kind} with indices" in _CODES:
+        return f"{op.kind} with indices"
     if op.kind == "pad":
         return f"pad {op.get('mode')}" if f"pad {op.get('mode')}" in _CODES else "pad"
     return op.kind
@@ -159,9 +168,12 @@ def _shape_features(op: OpSpec) -> list[float]:
         float(op.get("learned") is not None),
         float(len(op.input_shapes)),
         _log(channels_in // max(1, groups)),
+        _log(channels_out // max(1, groups)),
         _log(taken[0] if taken else 1),
     ]
-    wastes = [_waste(size, lanes) for size in (channels_in, channels_out) for lanes in _LANES]
+    # Groups are computed one after another, unless there is one for every channel.
+    apart = groups if form == "grouped" else 1
+    wastes = [_waste(size // max(1, apart), lanes) for size in (channels_in, channels_out) for lanes in _LANES]
     return [*map(_log, sizes), *flags, *wastes]
 
 
@@ -169,8 +181,9 @@ def _layout_features(op: OpSpec) -> list[float]:
     """Return features of the order in which an operator meets memory.
 
     These are the elements that are next to each other, and those along the dimensions that it works on; dilation; the
-    last side of a window; the size of the second input relative to the first; bytes of an element; and steps and
-    states of a recurrent layer, or the size of a window over channels.
+    last side of a window; the size of the second input relative to the first; bytes of an element; steps and states of
+    a recurrent layer, or the size of a window over channels; and the dimensions that a transposition moves, and the
+    size of the last one that it writes.
     """
     taken = op.input_shapes[0] if op.input_shapes else ()
     run, length = run_of(op), length_of(op)
@@ -181,6 +194,7 @@ def _layout_features(op: OpSpec) -> list[float]:
     if op.kind in _RECURRENT:
         out = out_shape(op)
         states = out[-1] if out else 0
+    moved = moved_dims(op)
     return [
         _log(run),
         _log(length),
@@ -190,6 +204,8 @@ def _layout_features(op: OpSpec) -> list[float]:
         math.log2(_ITEM_SIZES.get(op.dtype, 4)),
         _log(math.prod(_steps(op))),
         _log(float(states)) if isinstance(states, int) else 0.0,
+        float(len(moved)),
+        _log(moved[-1][1]) if moved else 0.0,
     ]
 
 

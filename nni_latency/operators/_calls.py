@@ -165,7 +165,7 @@ def describe_call(
     if not outputs or name == "__get__":
         return None
     # The name of a kind is part of the operator's key.
-    name = re.sub(r"[\s()@]+", "_", name)
+    name = re.sub(r"[\s()@]+", "_", name).removesuffix("_with_indices")
     plain = name.strip("_")
     packed = packed_weights([args, kwargs])
     if packed:

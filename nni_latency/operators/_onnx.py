@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +68,8 @@ def read_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
     MissingDependencyError
         If the package ``onnx`` is not installed.
     InvalidValueError
-        If the file cannot be read, is too large or cyclic, input sizes are dynamic, a node is invalid, or the inputs do
-        not match the file.
+        If this is no path, or the file cannot be read, is too large or cyclic, input sizes are dynamic, a node is
+        invalid, or the inputs do not match the file.
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
     model = load_onnx(path, batch_size, example_inputs)
@@ -103,6 +104,11 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         As for `nni_latency.operators.read_onnx`.
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidValueError(
+            f"An ONNX file is read by its path, but this is {type(path).__name__!r}. Save the network to a file, and "
+            "pass the path of that."
+        )
     with readable(path, "an ONNX file", InvalidValueError):
         model = open_onnx(onnx, path)
         _Fixing(onnx, model, str(path), batch_size).fix(example_inputs)

@@ -250,6 +250,8 @@ def _pooling(node: Node) -> OpSpec:
     stride, _ = _window(node, len(kernel))
     how = {"MaxPool": "max", "AveragePool": "avg", "LpPool": "lp"}[node.kind]
     sizes: dict[str, Any] = {"kernel_size": one_if_square(kernel), "stride": one_if_square(stride)}
+    if len(node.outputs) > 1:
+        sizes["return_indices"] = True
     return OpSpec.of(f"{how}_pool{len(kernel)}d", [_needed(node, 0).shape], out=node.outputs[0].shape, **sizes)
 
 

@@ -33,14 +33,14 @@ def _groups(module: nn.Module, inputs: Tensor) -> list[tuple[str, str]]:
 
 def test_operators_behind_a_product_have_groups_of_their_own():
     assert _groups(Gated(), torch.zeros(1, 3, 8, 8)) == [
-        ("conv2d", "dense convolution"),
+        ("conv2d", "convolution of few channels"),
         ("batch_norm", "normalisation of a product"),
         # The normalised tensor has two readers, and both can be fused with it.
         ("add", "activation of a product"),
         ("clamp", "chain behind a product"),
         ("mul", "sum with a product"),
         ("div", "chain behind a product"),
-        ("conv2d", "pointwise convolution"),
+        ("conv2d", "convolution of few channels"),
         ("sigmoid", "transcendental of a product"),
         ("add", "chain behind a product"),
     ]
@@ -67,19 +67,22 @@ def test_operators_of_unlike_speed_have_groups_of_their_own(module: nn.Module, a
     assert _groups(nn.Sequential(nn.Conv2d(8, 8, 3), module), torch.zeros(1, 8, 16, 16))[-1][1] == behind
 
 
-def _convolution(kind: str, channels: int, groups: int = 1) -> OpSpec:
+def _convolution(kind: str, channels: int, groups: int = 1, out: int | None = None) -> OpSpec:
     shape = (1, channels, *(int(kind[-2]) * (16,)))
-    return OpSpec.of(kind, [shape], out_channels=channels, groups=groups, kernel_size=3, stride=1)
+    return OpSpec.of(kind, [shape], out_channels=out or channels, groups=groups, kernel_size=3, stride=1)
 
 
 @pytest.mark.parametrize(
     ("op", "group"),
     [
-        (_convolution("conv2d", 3), "dense convolution"),
+        (_convolution("conv2d", 3), "convolution of few channels"),
         (_convolution("conv2d", 32), "dense convolution"),
         (_convolution("conv2d", 58), "unblocked convolution"),
         (_convolution("conv2d", 60, 60), "depthwise convolution"),
         (_convolution("conv2d", 58, 58), "unblocked depthwise convolution"),
+        (_convolution("conv2d", 32, 4), "grouped convolution"),
+        (_convolution("conv2d", 32, 16), "unblocked grouped convolution"),
+        (_convolution("conv2d", 32, 32, 64), "multiplied depthwise convolution"),
         (_convolution("conv1d", 32), "unblocked convolution"),
         (_convolution("conv1d", 32, 32), "unblocked depthwise convolution"),
         (_convolution("conv3d", 32), "unblocked convolution"),
@@ -91,10 +94,44 @@ def _convolution(kind: str, channels: int, groups: int = 1) -> OpSpec:
         (OpSpec.of("index", [(1, 4)], dim=0, out=(1, 4, 9)), "table"),
         (OpSpec.of("topk", [(1, 4, 9)], k=2, out=(1, 4, 2)), "sorting"),
         (OpSpec.of("argmax", [(1, 4, 9)], dim=2, out=(1, 4)), "selection"),
+        (OpSpec.of("repeat", [(1, 4, 1)], out=(1, 4, 9)), "repetition in rows"),
+        (OpSpec.of("repeat", [(1, 1, 9)], out=(1, 4, 9)), "repetition"),
+        (OpSpec.of("scatter", [(8, 9), (8, 9)], dim=0, out=(4, 9)), "scatter"),
     ],
 )
 def test_layouts_and_directions_of_unlike_speed_have_groups_of_their_own(op: OpSpec, group: str):
     assert GROUPS[encode_graph(chained([op])).groups[0]] == group
+
+
+def test_maxima_with_indices_have_a_group_of_their_own():
+    images = torch.zeros(1, 4, 8, 8)
+    assert _groups(nn.MaxPool2d(2, return_indices=True), images) == [("max_pool2d", "max pooling with indices")]
+    assert _groups(nn.MaxPool2d(2), images) == [("max_pool2d", "max pooling")]
+
+
+def test_what_reads_a_picture_that_a_convolution_has_written():
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.LocalResponseNorm(5)
+            self.rows = nn.Linear(8, 8)
+
+        def forward(self, images: Tensor) -> Tensor:
+            before = self.norm(images)
+            made = self.norm(torch.relu(self.first(before)))
+            return torch.relu(self.rows(made)) + made
+
+    graph = trace(Mixed().eval(), torch.zeros(1, 8, 8, 8))
+    found = encode_graph(graph).features[:, -1].tolist()
+    kinds = [item.op.kind for item in graph.operators]
+    assert [(kind, value) for kind, value in zip(kinds, found, strict=True) if kind != "add"] == [
+        ("local_response_norm", 0),
+        ("conv2d", 0),
+        ("relu", 1),
+        ("local_response_norm", 1),
+        ("linear", 1),
+        ("relu", 0),
+    ]
 
 
 def test_what_another_operator_reads_is_not_fused():

@@ -470,6 +470,20 @@ def test_bounds_that_are_no_numbers_are_refused_and_infinite_ones_are_none(tmp_p
         one(tmp_path, "Clip", [value("x", 1, 8)], opset=9, min=math.nan)
 
 
+@pytest.mark.parametrize("model", [b"the content of a file", onnx.ModelProto()], ids=["bytes", "ModelProto"])
+def test_a_network_in_memory_is_refused_without_its_content(model):
+    with pytest.raises(InvalidValueError, match=r"is read by its path, but this is '(bytes|ModelProto)'\. Save"):
+        read_onnx(model)
+
+
+def test_maxima_with_indices_are_those_of_torch(tmp_path):
+    sizes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    for count in (1, 2):
+        read = one(tmp_path, "MaxPool", [value("x", 1, 4, 8, 8)], n_outputs=count, **sizes).operators[0].op
+        traced = trace(nn.MaxPool2d(2, return_indices=count == 2), torch.rand(1, 4, 8, 8)).operators[0].op
+        assert bool(read.get("return_indices")) == bool(traced.get("return_indices")) == (count == 2)
+
+
 def test_halves_and_doubles_keep_their_type(tmp_path):
     assert one(tmp_path, "Relu", [value("x", 1, 8, kind=FLOAT16)]).operators[0].op.dtype == "float16"
     assert one(tmp_path, "Not", [value("x", 1, 8, kind=BOOL)]).operators[0].op.kind == "logical_not"
