@@ -66,7 +66,7 @@ def readable(path: str | Path, what: str, error: type[LatencyError] = FileFormat
     Raises
     ------
     LatencyError
-        Of that type, if anything inside fails.
+        Of that type, if this is no path, or anything inside fails.
 
     Examples
     --------
@@ -76,6 +76,12 @@ def readable(path: str | Path, what: str, error: type[LatencyError] = FileFormat
     ...
     nni_latency.errors.FileFormatError: Cannot read 'table.json' as a lookup table: KeyError: 'entries'.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        # Its content may be megabytes.
+        raise error(
+            f"{what[0].upper()}{what[1:]} is read by its path, but this is {type(path).__name__!r}. Save it to a file, "
+            "and pass the path of that."
+        )
     try:
         yield
     except Exception as cause:  # parsers raise anything about a damaged file

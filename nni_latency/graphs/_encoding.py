@@ -242,10 +242,13 @@ def encode_graph(graph: Graph) -> EncodedGraph:
     readers = _readers_of(sources)
     edges = [(source, number) for number, found in enumerate(sources) for source in found]
     amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, N_AMOUNTS))
+    plain = [_plain_group(item.op) for item in operators]
     own = np.array([item.features for item in described], dtype=np.float32)
     return EncodedGraph(
-        features=np.hstack([own.reshape(len(described), -1), _read(operators, readers, amounts)]).astype(np.float32),
-        groups=np.array([GROUPS.index(group) for group in _groups(operators, readers)], dtype=np.int64),
+        features=np.column_stack(
+            [own.reshape(len(described), -1), _read(sources, readers, amounts), _in_blocks(operators, plain)]
+        ).astype(np.float32),
+        groups=np.array([GROUPS.index(group) for group in _groups(operators, plain, readers)], dtype=np.int64),
         kinds=np.array([item.kind for item in described], dtype=np.int64),
         terms=(amounts * _PLAIN).astype(np.float32),
         edges=_pairs(edges),
@@ -288,15 +291,13 @@ def _readers_of(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     return readers
 
 
-def _groups(operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]]) -> list[str]:
+def _groups(operators: Sequence[TracedOperator], plain: Sequence[str], readers: Sequence[Sequence[int]]) -> list[str]:
     """Return the group of every operator; those that a runtime may fuse with their inputs have separate groups."""
-    plain = _paired([_plain_group(item.op) for item in operators], operators, readers)
+    paired = list(zip(operators, _paired(plain, operators, readers), strict=True))
     # What others than elementwise operators read as well, a runtime has to store.
-    stored = {
-        source for item, group in zip(operators, plain, strict=True) if group not in _FUSIBLE for source in item.sources
-    }
+    stored = {source for item, group in paired if group not in _FUSIBLE for source in item.sources}
     groups: list[str] = []
-    for item, group in zip(operators, plain, strict=True):
+    for item, group in paired:
         before = {groups[source] for source in item.sources if source not in stored} if group in _FUSIBLE else set()
         groups.append(_fused(item, group, before))
     return groups
@@ -337,10 +338,9 @@ def _plain_group(op: OpSpec) -> str:
 
 def _unblocked(op: OpSpec, group: str) -> str:
     """Return the group of a convolution that is not computed in blocks of channels."""
-    if group == "depthwise convolution":
-        is_multiplied = op.get("out_channels") != op.input_shapes[0][1]
-        return "multiplied depthwise convolution" if is_multiplied else "unblocked depthwise convolution"
-    return "unblocked grouped convolution" if group == "grouped convolution" else "unblocked convolution"
+    if group == "depthwise convolution" and op.get("out_channels") != op.input_shapes[0][1]:
+        return "multiplied depthwise convolution"
+    return f"unblocked {group}" if f"unblocked {group}" in GROUPS else "unblocked convolution"
 
 
 def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
@@ -359,13 +359,12 @@ def _fused(item: TracedOperator, group: str, before: set[str]) -> str:
 
 
 def _read(
-    operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]], amounts: NDArray[np.float64]
+    sources: Sequence[Sequence[int]], readers: Sequence[Sequence[int]], amounts: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return features of edges: numbers of inputs and readers, ratios of sizes, and whether channels come in blocks.
+    """Return features of edges: numbers of inputs and readers, and ratios of sizes.
 
     The input of an operator is smaller than its producers' outputs where it reads a part, such as after a split.
     """
-    sources = [item.sources for item in operators]
     written = amounts[:, _WRITTEN]
     given = np.array([sum(written[source] for source in found) for found in sources])
     largest = np.array([max((written[source] for source in found), default=0.0) for found in sources])
@@ -381,23 +380,22 @@ def _read(
             counts == 0,
             np.clip(part, -6, 6),
             np.where(counts > 0, np.clip(np.log2((1 + output) / (1 + largest)), -6, 6), 0.0),
-            _in_blocks(operators),
         ]
     )
 
 
-def _in_blocks(operators: Sequence[TracedOperator]) -> list[bool]:
+def _in_blocks(operators: Sequence[TracedOperator], plain: Sequence[str]) -> list[bool]:
     """Return whether an operator reads pictures that a convolution has written, maybe in blocks of channels.
 
     OpenVINO normalises responses over channels in blocks in a tenth of the time.
     """
     written: list[bool] = []
     found: list[bool] = []
-    for item in operators:
+    for item, group in zip(operators, plain, strict=True):
         op, taken = item.op, [written[source] for source in item.sources]
         is_picture = bool(op.input_shapes) and len(op.input_shapes[0]) == _PICTURE
         found.append(is_picture and any(taken))
-        is_kept = op.kind in _KEEPING or _plain_group(op) in _ELEMENTWISE
+        is_kept = op.kind in _KEEPING or group in _ELEMENTWISE
         written.append(is_picture and (is_blocked(op) or (is_kept and any(taken))))
     return found
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nni_latency.graphs._memory_order import groups_of, inner_loops, length_of, moved_dims, out_shape, run_of
-from nni_latency.graphs._windows import coverage_of
+from nni_latency.graphs._windows import Coverage, coverage_of
 from nni_latency.operators import OpSpec, form_of, size_of_attribute, work_of
 
 #: Kind of an operator whose cost another one includes.
@@ -104,15 +104,11 @@ def describe_operator(op: OpSpec) -> DescribedOperator:
     filled = 1 + _waste(_width(op), _LANES[-1]) if work.macs else 1.0
     steps, directions = _steps(op)
     calls = directions * (steps + _SET_UP) if op.kind in _RECURRENT else 1
-    windows = coverage_of(op)
-    inside = windows.across * windows.along
+    windows = coverage_of(op) if counted else Coverage()
     sizes = (work.inputs, work.outputs, work.params, work.params * steps)
     return DescribedOperator(
-        (
-            *(*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op)),
-            *(math.log2(windows.across), math.log2(windows.along), windows.whole),
-        ),
-        (*map(float, (work.flops * inside, work.flops * filled, *sizes, calls)), inner_loops(op)),
+        (*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op), *windows.features),
+        (*map(float, (work.flops * windows.inside, work.flops * filled, *sizes, calls)), inner_loops(op)),
         _CODES.get(name_of(op), 0),
         "" if counted else op.kind,
     )

@@ -7,7 +7,10 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from nni_latency.operators import OpSpec
+from nni_latency.operators import OpSpec, form_of, sides_of, spread
+
+#: Kinds of convolutions.
+_CONVOLUTIONS = frozenset(f"{kind}{rank}d" for kind in ("conv", "conv_transpose") for rank in (1, 2, 3))
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,27 @@ class Coverage:
     along: float = 1.0
     whole: float = 1.0
 
+    @property
+    def inside(self) -> float:
+        """Share of the elements of windows that lie inside, over all dimensions."""
+        return self.across * self.along
+
+    @property
+    def features(self) -> tuple[float, float, float]:
+        """Logarithms of the shares of elements, and the share of whole windows."""
+        return math.log2(self.across), math.log2(self.along), self.whole
+
 
 def coverage_of(op: OpSpec) -> Coverage:
     """Return how much of the windows of a convolution lies inside; all of them for any other operator.
 
-    Runtimes that skip what lies outside compute a third of a convolution with a window of three on a picture of one
-    row; and positions at the edges one at a time.
+    Runtimes skip what lies outside: of a convolution with a window of three on a picture of one row, they compute a
+    third. Many compute positions at the edges one at a time.
+
+    Raises
+    ------
+    InvalidValueError
+        If a window does not fit into the picture.
 
     Examples
     --------
@@ -42,27 +60,19 @@ def coverage_of(op: OpSpec) -> Coverage:
     >>> round(found.across, 3), round(found.along, 3), found.whole
     (0.333, 0.833, 0.5)
     """
-    taken = op.input_shapes[0][2:] if op.input_shapes else ()
-    if not op.kind.startswith("conv") or not taken:
+    if op.kind not in _CONVOLUTIONS or form_of(op) is None:
         return Coverage()
-    rank = len(taken)
-    kernel, stride, dilation = (_sides(op, name, rank) for name in ("kernel_size", "stride", "dilation"))
+    taken, returned = sides_of(op)
+    rank, padding = len(taken), op.get("padding")
+    kernel, stride, dilation = (spread(op.get(name, 1), rank) for name in ("kernel_size", "stride", "dilation"))
     if op.kind.startswith("conv_transpose"):
-        more = _sides(op, "output_padding", rank, 0)
-        before, behind = _padding(op, rank) or ((0,) * rank, (0,) * rank)
-        sizes = zip(taken, stride, kernel, dilation, before, behind, more, strict=True)
-        limits = [(n - 1) * s + d * (k - 1) + 1 - b - a + m for n, s, k, d, b, a, m in sizes]
-        positions = list(taken)
+        positions, limits, padding = taken, returned, padding or 0
     else:
-        limits = list(taken)
-        padding = _padding(op, rank)
-        if padding is None:
-            positions = [-(-size // step) for size, step in zip(taken, stride, strict=True)]
-            before = tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True))
-        else:
-            before, behind = padding
-            rows = zip(taken, before, behind, stride, kernel, dilation, strict=True)
-            positions = [(n + b + a - d * (k - 1) - 1) // s + 1 for n, b, a, s, k, d in rows]
+        positions, limits = returned, taken
+    if padding is None:
+        before = tuple(gap * (side - 1) // 2 for side, gap in zip(kernel, dilation, strict=True))
+    else:
+        before = spread(padding, rank)[:rank]
     found = [_covered(*each) for each in zip(positions, stride, kernel, dilation, before, limits, strict=True)]
     return Coverage(math.prod(share for share, _ in found[:-1]), *found[-1])
 
@@ -85,19 +95,3 @@ def _within(start: int, count: int, step: int, limit: int) -> int:
     """Return how many of the numbers ``start + step * i``, for i below `count`, are in [0, limit)."""
     first, last = max(0, -(start // step)), min(count - 1, (limit - 1 - start) // step)
     return max(0, last - first + 1)
-
-
-def _sides(op: OpSpec, name: str, rank: int, usual: int = 1) -> tuple[int, ...]:
-    """Return an attribute for every dimension."""
-    given = op.get(name, usual)
-    sides = given if isinstance(given, tuple) else (given,) * rank
-    return tuple(map(int, sides)) if len(sides) == rank else (usual,) * rank
-
-
-def _padding(op: OpSpec, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the padding before and behind; None where it keeps the size of the picture."""
-    given = op.get("padding")
-    if not isinstance(given, (int, tuple)):
-        return None
-    sides = tuple(map(int, given)) if isinstance(given, tuple) else (given,) * rank
-    return (sides[:rank], sides[rank:]) if len(sides) == 2 * rank else (sides, sides)

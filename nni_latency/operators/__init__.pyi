@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from ._calls import describe_call
 from ._export import ChannelShuffle, OnnxNetwork, export_onnx, shuffle_channels
+from ._feature_kinds import sides_of
 from ._feature_table import (
     Counted,
     count_graph,
@@ -12,7 +13,7 @@ from ._feature_table import (
     supported_kinds,
     work_of,
 )
-from ._features import Features, given_shapes, learned_shapes
+from ._features import Features, given_shapes, learned_shapes, spread
 from ._flow import Flow, flow_of_call
 from ._fusion import FusionRule, FusionRules, FusionTimes, chained, divide, fuse, layout_changes
 from ._graph import OUTSIDE, By, Graph, Trace, TracedOperator, TracingWarning, graph_key
@@ -116,7 +117,9 @@ __all__ = [
     "run_traced",
     "shares_memory_of",
     "shuffle_channels",
+    "sides_of",
     "size_of_attribute",
+    "spread",
     "supported_kinds",
     "taken_by",
     "tensors_in",

@@ -121,6 +121,24 @@ def transposed(op: OpSpec) -> Features:
     return _counted(op, outputs, macs=batch * channels * math.prod(sizes) * each, weights=channels * each)
 
 
+def sides_of(op: OpSpec) -> tuple[Shape, Shape]:
+    """Return the sizes of the picture that a convolution takes, and of the one that it returns.
+
+    Raises
+    ------
+    InvalidValueError
+        If the window does not fit into the picture.
+
+    Examples
+    --------
+    >>> sides_of(OpSpec.of("conv2d", [(1, 8, 9, 12)], out_channels=8, kernel_size=3, stride=2, padding=0))
+    ((9, 12), (4, 5))
+    """
+    _, _, sizes = _split(op)
+    after = _widened if op.kind.startswith("conv_transpose") else _convolved
+    return sizes, tuple(after(sizes, spread(op["kernel_size"], len(sizes)), op))
+
+
 def _counted(op: OpSpec, outputs: int, *, macs: int, weights: int) -> Features:
     bias = bool(op.get("bias"))
     params = weights + op["out_channels"] * bias

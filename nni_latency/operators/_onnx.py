@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,11 +103,6 @@ def load_onnx(path: str | Path, batch_size: int | None = None, example_inputs: A
         As for `nni_latency.operators.read_onnx`.
     """
     onnx = require("onnx", "Reading ONNX", "onnx")
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidValueError(
-            f"An ONNX file is read by its path, but this is {type(path).__name__!r}. Save the network to a file, and "
-            "pass the path of that."
-        )
     with readable(path, "an ONNX file", InvalidValueError):
         model = open_onnx(onnx, path)
         _Fixing(onnx, model, str(path), batch_size).fix(example_inputs)
