@@ -101,7 +101,7 @@ def write_measured(folder: Path, platforms: Sequence[tuple[Platform, float]] = (
 def use_few_networks(patch: pytest.MonkeyPatch, count: int) -> None:
     """Have a machine learned from the first networks that are chosen, and from as few visits as there can be."""
     every = _this_machine.choose_networks
-    patch.setattr(_this_machine, "choose_networks", lambda predictor, **how: every(predictor, count, **how))
+    patch.setattr(_this_machine, "choose_networks", lambda **how: every(count, **how))
     patch.setattr(_this_machine, "MACHINE_PROTOCOL", replace(_this_machine.MACHINE_PROTOCOL, half_width=0.5))
 
 

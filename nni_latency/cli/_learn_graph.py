@@ -240,7 +240,7 @@ def learn_graph(
 ) -> None:
     """Learn to predict whole networks on this or other machines.
 
-    Without data, chosen networks are measured on this machine for three minutes, and its platform is added to the
+    Without data, networks that ship are measured on this machine for three minutes, and its platform is added to the
     predictor that ships; 'nni-latency predict' asks the result from then on. An interrupted run can be resumed: run
     the same command again.
 

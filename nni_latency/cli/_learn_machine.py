@@ -56,7 +56,7 @@ MACHINE_FIELDS = ("runtime", "device", "threads", "budget", "fresh")
 
 
 def learn_this_machine(asked: MachineOptions, database: str | None, out: Path | None) -> None:
-    """Measure chosen networks on this machine, and add its platform to the user's predictor.
+    """Measure networks that ship on this machine, and add its platform to the user's predictor.
 
     Parameters
     ----------
@@ -111,7 +111,6 @@ def _measure_and_learn(
 
     try:
         measured = learn.measure_machine(
-            base.shipped,
             runtime,
             asked.budget,
             device=None if is_elsewhere(runtime) else asked.device,

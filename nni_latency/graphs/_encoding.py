@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nni_latency.graphs._compositions import compose
+from nni_latency.graphs._layouts import layouts_of
 from nni_latency.graphs._memory_order import FEW_CHANNELS, is_blocked, is_table, out_shape, run_of
-from nni_latency.graphs._operator_features import N_AMOUNTS, N_OWN, describe_operator, name_of
+from nni_latency.graphs._operator_features import N_AMOUNTS, N_OWN, describe_operator, has_several_factors, name_of
 from nni_latency.operators import Graph, OpSpec, TracedOperator, group_of
 
 Floats = NDArray[np.float32]
@@ -27,16 +28,28 @@ _BYTES = 4
 _PER_OUTPUT = 0.28
 
 #: Terms of an operator's cost: operations, operations with channels padded to whole vectors, bytes of inputs, outputs
-#: and weights, the parts of these outside of near caches, and outside of all caches, calls, inner loops, and calls of
-#: code that the rest of the network has displaced from caches.
+#: and weights, the parts of these outside of near caches, and outside of all caches, calls, inner loops, calls of code
+#: that the rest of the network has displaced from caches, operations of sums of products from both ends, and elements
+#: that are laid out anew, plainly and in crowded sets of the near cache.
 TERMS = (
     *("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights"),
-    *("distant_inputs", "distant_outputs", "distant_weights", "calls", "loops", "cold_calls"),
+    *(
+        "distant_inputs",
+        "distant_outputs",
+        "distant_weights",
+        "calls",
+        "loops",
+        "cold_calls",
+        "outer",
+        "laid_out",
+        "crowded",
+    ),
 )
 
 #: Seconds per unit of each term on a nominal machine: 50 GFLOP/s, 10 GB/s, a microsecond per call, ten nanoseconds per
-#: loop, five more microseconds where all code has been displaced.
-_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(9 * [_BYTES / 10e9]), 1e-6, 1e-8, 5e-6])
+#: loop, five more microseconds where all code has been displaced, half a nanosecond per element that is laid out anew,
+#: and two where a set of the cache is crowded twice as much as it can be.
+_PLAIN = np.array([1 / 50e9, 1 / 50e9, *(9 * [_BYTES / 10e9]), 1e-6, 1e-8, 5e-6, 1 / 50e9, 5e-10, 2e-9])
 
 #: Size in bytes from which a tensor, or what a network moves in a run, no longer fits in a near cache, and in any.
 _FAR, _DISTANT = 2**20, 2**25
@@ -64,6 +77,8 @@ GROUPS = (
     *("unblocked grouped convolution", "scatter", "repetition", "repetition in rows"),
     # The first convolution of a picture, which runtimes compute by other code, up to ten times as slow.
     "convolution of few channels",
+    # OpenVINO multiplies the first and the last factor first.
+    "sum of products",
     # OpenVINO computes indices of maxima a hundred times as slowly as maxima.
     "max pooling with indices",
     *("table", "softmax across rows", "reduction across rows", "sorting"),
@@ -81,6 +96,7 @@ RELATED = {
     "convolution of few channels": "dense convolution",
     "multiplied depthwise convolution": "unblocked depthwise convolution",
     "max pooling with indices": "max pooling",
+    "sum of products": "product of activations",
     "scatter": "lookup",
     "repetition": "movement",
     "repetition in rows": "repetition",
@@ -163,16 +179,9 @@ _OWN_GROUP = {
     **dict.fromkeys(("quantizelinear", "dequantizelinear", "dynamicquantizelinear"), "quantisation"),
 }
 
-#: Dimensions of a picture.
-_PICTURE = 4
-
 _TAKEN, _WRITTEN = TERMS.index("inputs"), TERMS.index("outputs")
 
-_EDGE_FEATURES = 7
-
-#: Kinds that keep the order of channels of what they read, so that they can work on blocks of channels behind a
-#: convolution.
-_KEEPING = ("batch_norm", "local_response_norm", "prelu", "interpolate", "cat", "pad", "max_pool2d", "avg_pool2d")
+_EDGE_FEATURES = 9
 
 #: Number of features of an operator and its neighbourhood.
 N_FEATURES = N_OWN + _EDGE_FEATURES
@@ -184,8 +193,11 @@ class EncodedGraph:
 
     Parameters
     ----------
-    features : ndarray of shape (n_operators, N_FEATURES)
-        Logarithms of sizes, and features of edges.
+    distinct : ndarray of shape (n_distinct, N_FEATURES)
+        Logarithms of sizes, and features of edges, each different one once: two thirds of the operators of a network
+        repeat others.
+    rows : ndarray of shape (n_operators,)
+        Index of the features of every operator.
     groups, kinds : ndarray of shape (n_operators,)
         Indices into `GROUPS`, and into `KINDS` plus one; 0 is any other kind.
     terms : ndarray of shape (n_operators, len(TERMS))
@@ -203,7 +215,8 @@ class EncodedGraph:
         Overhead of a run, relative to that of a network with one output.
     """
 
-    features: Floats
+    distinct: Floats
+    rows: Integers
     groups: Integers
     kinds: Integers
     terms: Floats
@@ -215,6 +228,11 @@ class EncodedGraph:
 
     def __len__(self) -> int:
         return len(self.groups)
+
+    @property
+    def features(self) -> Floats:
+        """Features of every operator, (n_operators, N_FEATURES)."""
+        return self.distinct[self.rows]
 
 
 def encode_graph(graph: Graph) -> EncodedGraph:
@@ -242,15 +260,20 @@ def encode_graph(graph: Graph) -> EncodedGraph:
     readers = _readers_of(sources)
     edges = [(source, number) for number, found in enumerate(sources) for source in found]
     amounts = _with_far(np.array([item.amounts for item in described], dtype=np.float64).reshape(-1, N_AMOUNTS))
+    layouts = layouts_of(operators, readers, amounts[:, _WRITTEN].tolist())
+    anew = np.array([layouts.anew, layouts.crowded]).T
     plain = [_plain_group(item.op) for item in operators]
     own = np.array([item.features for item in described], dtype=np.float32)
+    features = np.column_stack(
+        [own.reshape(len(described), -1), _read(sources, readers, amounts), layouts.behind, np.log2(1 + anew)]
+    )
+    distinct, rows = np.unique(features.astype(np.float32), axis=0, return_inverse=True)
     return EncodedGraph(
-        features=np.column_stack(
-            [own.reshape(len(described), -1), _read(sources, readers, amounts), _in_blocks(operators, plain)]
-        ).astype(np.float32),
+        distinct=distinct,
+        rows=rows.reshape(-1),
         groups=np.array([GROUPS.index(group) for group in _groups(operators, plain, readers)], dtype=np.int64),
         kinds=np.array([item.kind for item in described], dtype=np.int64),
-        terms=(amounts * _PLAIN).astype(np.float32),
+        terms=(np.column_stack([amounts, anew]) * _PLAIN).astype(np.float32),
         edges=_pairs(edges),
         siblings=_pairs(_siblings(readers)),
         uncounted=tuple(dict.fromkeys(item.uncounted for item in described if item.uncounted)),
@@ -268,7 +291,7 @@ def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
     and ten. A recurrent layer reads its own weights again in every step. Inputs and outputs together come from outside
     of all caches from the size of the largest one on; a factor of the root of two below, none does.
     """
-    moved, read, counts = amounts[:, 2:5], amounts[:, 5], amounts[:, 6:]
+    moved, read, counts, outer = amounts[:, 2:5], amounts[:, 5], amounts[:, 6:8], amounts[:, 8]
     activations, weights = moved[:, :2] * _BYTES, moved[:, 2] * _BYTES
     everything = max(1.0, activations.sum() + weights.sum())
     octaves = np.log2(everything / _DISTANT)
@@ -279,7 +302,7 @@ def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
     distant = moved * np.clip(1 + 2 * np.log2(size / _DISTANT), 0.0, 1.0)
     distant[:, 2] = moved[:, 2] * np.clip(1 + octaves / _WEIGHTS_FROM, 0.0, 1.0)
     cold = np.minimum(1.0, counts[:, 0]) * np.clip(1 + octaves / _CODE_FROM, 0.0, _COLDEST)
-    return np.column_stack([amounts[:, :4], read, far, distant, counts, cold])
+    return np.column_stack([amounts[:, :4], read, far, distant, counts, cold, outer])
 
 
 def _readers_of(sources: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -322,6 +345,8 @@ def _paired(plain: Sequence[str], operators: Sequence[TracedOperator], readers: 
 
 def _plain_group(op: OpSpec) -> str:
     """Return the group of an operator by itself."""
+    if has_several_factors(op):
+        return "sum of products"
     group = _OWN_GROUP.get(name_of(op), group_of(op))
     if op.kind in ("conv1d", "conv2d", "conv3d") and not is_blocked(op):
         return _unblocked(op, group)
@@ -382,22 +407,6 @@ def _read(
             np.where(counts > 0, np.clip(np.log2((1 + output) / (1 + largest)), -6, 6), 0.0),
         ]
     )
-
-
-def _in_blocks(operators: Sequence[TracedOperator], plain: Sequence[str]) -> list[bool]:
-    """Return whether an operator reads pictures that a convolution has written, maybe in blocks of channels.
-
-    OpenVINO normalises responses over channels in blocks in a tenth of the time.
-    """
-    written: list[bool] = []
-    found: list[bool] = []
-    for item, group in zip(operators, plain, strict=True):
-        op, taken = item.op, [written[source] for source in item.sources]
-        is_picture = bool(op.input_shapes) and len(op.input_shapes[0]) == _PICTURE
-        found.append(is_picture and any(taken))
-        is_kept = op.kind in _KEEPING or group in _ELEMENTWISE
-        written.append(is_picture and (is_blocked(op) or (is_kept and any(taken))))
-    return found
 
 
 def _siblings(readers: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

@@ -105,11 +105,12 @@ class GraphNetwork(nn.Module):
 
     def states(self, batch: Batch) -> Tensor:
         """Return the hidden states of operators after message passing, (n_operators, hidden)."""
-        features = ((batch.features[:, :, None] - self.starts) / self.widths).clamp(0, 1).flatten(1)
+        features = ((batch.distinct[:, :, None] - self.starts) / self.widths).clamp(0, 1).flatten(1)
+        encoded = self.features(features).index_select(0, batch.rows)
         kinds = batch.kinds
         if self.training:
             kinds = kinds * (torch.rand(kinds.shape) > _HIDDEN_KINDS)
-        state = functional.gelu(self.features(features) + self.groups(batch.groups) + self.kinds(kinds))
+        state = functional.gelu(encoded + self.groups(batch.groups) + self.kinds(kinds))
         for layer in self.rounds:
             state = layer(self.dropout(state), batch.edges, batch.siblings)
         found: Tensor = self.last(state)
@@ -145,8 +146,10 @@ class Batch:
 
     Parameters
     ----------
-    features : Tensor of shape (n_operators, N_FEATURES)
+    distinct : Tensor of shape (n_distinct, N_FEATURES)
         As in `EncodedGraph`, like all but the last three fields.
+    rows : Tensor of shape (n_operators,)
+        Indices of features.
     groups, kinds : Tensor of shape (n_operators,)
         Indices of the groups and kinds.
     terms : Tensor of shape (n_operators, len(TERMS))
@@ -161,7 +164,8 @@ class Batch:
         Overheads of a run of each network.
     """
 
-    features: Tensor
+    distinct: Tensor
+    rows: Tensor
     groups: Tensor
     kinds: Tensor
     terms: Tensor
@@ -175,9 +179,10 @@ class Batch:
     def of(cls, graphs: Sequence[EncodedGraph]) -> Batch:
         """Batch one or more networks."""
         sizes = [len(graph) for graph in graphs]
-        starts = starts_of(sizes)
+        starts, first_rows = starts_of(sizes), starts_of([len(graph.distinct) for graph in graphs])
         return cls(
-            _joined([graph.features for graph in graphs]),
+            _joined([graph.distinct for graph in graphs]),
+            _joined([graph.rows + first for graph, first in zip(graphs, first_rows, strict=True)]),
             _joined([graph.groups for graph in graphs]),
             _joined([graph.kinds for graph in graphs]),
             _joined([graph.terms for graph in graphs]),

@@ -87,9 +87,10 @@ class Ranges:
         shape = latencies.shape[1], len(KINDS) + 1, _N_COMPARED
         low, high = np.full(shape, np.inf, np.float32), np.full(shape, -np.inf, np.float32)
         for graph, measured in zip(graphs, latencies, strict=True):
+            features = graph.features[:, :_N_COMPARED]
             for platform in np.flatnonzero(~np.isnan(measured)):
-                np.minimum.at(low[platform], graph.kinds, graph.features[:, :_N_COMPARED])
-                np.maximum.at(high[platform], graph.kinds, graph.features[:, :_N_COMPARED])
+                np.minimum.at(low[platform], graph.kinds, features)
+                np.maximum.at(high[platform], graph.kinds, features)
         return cls(low, high)
 
     def check(self, n_platforms: int) -> Ranges:

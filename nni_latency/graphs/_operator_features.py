@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nni_latency.graphs._memory_order import groups_of, inner_loops, length_of, moved_dims, out_shape, run_of
@@ -55,6 +55,9 @@ _CODES = {name: number for number, name in enumerate(KINDS, 1)}
 #: Names of powers by their exponents.
 _POWERS = {2.0: "pow 2", 3.0: "pow 3", 0.5: "pow 0.5"}
 
+#: Factors of a plain product.
+_PAIR = 2
+
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 #: Steps of a recurrent layer that take as long as what it does before the first: 10 to 29 on three machines, two
@@ -67,7 +70,7 @@ _ITEM_SIZES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2
 _N_WORK, _N_SHAPES, _N_LAYOUT, _N_WINDOWS = 7, 16, 10, 3
 
 #: Number of features of an operator, and of amounts.
-N_OWN, N_AMOUNTS = _N_WORK + _N_SHAPES + 2 * len(_LANES) + _N_LAYOUT + _N_WINDOWS, 8
+N_OWN, N_AMOUNTS = _N_WORK + _N_SHAPES + 2 * len(_LANES) + _N_LAYOUT + _N_WINDOWS, 9
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class DescribedOperator:
         Features, `N_OWN` of them.
     amounts : tuple of float
         Operations inside of the picture, operations with padded pictures and channels, elements of inputs, outputs and
-        weights, elements of weights that are read in a run, calls, and inner loops.
+        weights, elements of weights that are read in a run, calls, inner loops, and operations of a sum of products
+        that begins with the first and the last factor.
     kind : int
         Index into `KINDS` plus one; 0 for any other kind.
     uncounted : str
@@ -102,16 +106,41 @@ def describe_operator(op: OpSpec) -> DescribedOperator:
     moved = work.inputs + work.outputs + work.params
     logs = [_log(value) for value in (work.flops, work.inputs, work.outputs, work.params, work.macs, moved)]
     filled = 1 + _waste(_width(op), _LANES[-1]) if work.macs else 1.0
+    outer = work_of(_from_both_ends(op))[0].flops if has_several_factors(op) else 0
     steps, directions = _steps(op)
     calls = directions * (steps + _SET_UP) if op.kind in _RECURRENT else 1
     windows = coverage_of(op) if counted else Coverage()
     sizes = (work.inputs, work.outputs, work.params, work.params * steps)
     return DescribedOperator(
         (*logs, _log(work.flops) - _log(moved), *_shape_features(op), *_layout_features(op), *windows.features),
-        (*map(float, (work.flops * windows.inside, work.flops * filled, *sizes, calls)), inner_loops(op)),
+        (*map(float, (work.flops * windows.inside, work.flops * filled, *sizes, calls)), inner_loops(op), float(outer)),
         _CODES.get(name_of(op), 0),
         "" if counted else op.kind,
     )
+
+
+def has_several_factors(op: OpSpec) -> bool:
+    """Whether an operator is a sum of products of three factors or more, whose cost depends on their order.
+
+    Examples
+    --------
+    >>> has_several_factors(OpSpec.of("einsum", [(1, 4), (4, 4), (1, 4)], equation="bi,ij,bj->b", out=(1,)))
+    True
+    """
+    factors = str(op.get("equation", "")).partition("->")[0].split(",")
+    return op.kind == "einsum" and len(op.input_shapes) == len(factors) > _PAIR
+
+
+def _from_both_ends(op: OpSpec) -> OpSpec:
+    """Return a sum of products with the last factor second: OpenVINO begins with the first and the last one.
+
+    Where these have no index in common, their product may be a thousand times as large as the result.
+    """
+    factors, arrow, result = str(op.get("equation")).partition("->")
+    order = [0, len(op.input_shapes) - 1, *range(1, len(op.input_shapes) - 1)]
+    equation = ",".join(factors.split(",")[place] for place in order) + arrow + result
+    attributes = tuple((name, equation if name == "equation" else value) for name, value in op.attributes)
+    return replace(op, input_shapes=tuple(op.input_shapes[place] for place in order), attributes=attributes)
 
 
 def name_of(op: OpSpec) -> str:

@@ -21,8 +21,6 @@ class BasePredictor:
     ----------
     predictor : GraphPredictor
         The user's own, or the shipped one if there is none or it is older.
-    shipped : GraphPredictor
-        The shipped one. It chooses the networks to measure, so that the choice does not depend on what was learned.
     dropped : tuple of Platform
         Platforms of an older predictor of the user, which have to be learned again.
     reason : str, default=""
@@ -30,7 +28,6 @@ class BasePredictor:
     """
 
     predictor: GraphPredictor
-    shipped: GraphPredictor
     dropped: tuple[Platform, ...] = ()
     reason: str = ""
 
@@ -50,15 +47,15 @@ def base_predictor() -> BasePredictor:
     """
     own, shipped = graphs.own_predictor(), GraphPredictor.load(graphs.shipped_predictor())
     if not is_file(own):
-        return BasePredictor(shipped, shipped)
+        return BasePredictor(shipped)
     try:
         found = GraphPredictor.load(own)
     except FileFormatError as error:
-        return BasePredictor(shipped, shipped, reason=str(error))
+        return BasePredictor(shipped, reason=str(error))
     if not older_platforms(found):
-        return BasePredictor(found, shipped)
+        return BasePredictor(found)
     reason = f"{str(own)!r} was made from another version of the predictor that ships."
-    return BasePredictor(shipped, shipped, tuple(learned_platforms(found)), reason)
+    return BasePredictor(shipped, tuple(learned_platforms(found)), reason)
 
 
 def learned_platforms(predictor: GraphPredictor) -> list[Platform]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurement of this machine for a graph predictor: chosen networks, as many as a budget allows."""
+"""Measurement of this machine for a graph predictor: a sample of networks, as many as a budget allows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Unpack
 
+import numpy as np
+
 import nni_latency.datasets as datasets
 import nni_latency.graphs as graphs
 from nni_latency.errors import InvalidValueError, MeasurementError
-from nni_latency.graphs import GraphPredictor, MeasuredNetwork
+from nni_latency.graphs import MeasuredNetwork
 from nni_latency.learning._speed import measure_reference
 from nni_latency.measurement import Progress, Protocol
 from nni_latency.measurement.runtimes import Runtime
@@ -36,10 +38,13 @@ _LEAST_BUDGET = 30.0
 #: Time per network that is assumed before the first ones are measured [s].
 _FIRST_GUESS = 1.5
 
-#: Share of the budget that remains for learning: on two cores, three minutes suffice for about 80 networks.
-LEARNING_SHARE = 0.3
+#: Share of the budget that remains for learning.
+LEARNING_SHARE = 0.2
 
-#: Candidates of a family, and of each kind of random blocks, which teach more.
+#: Seed of the choice of networks.
+_SEED = 0
+
+#: Candidates of a family, and of each kind of random blocks.
 _CANDIDATES, _MIXED_CANDIDATES = 12, 48
 
 #: Largest latency of a candidate on the platforms that ship [s]: in the time of a larger one, several small ones are
@@ -63,7 +68,7 @@ class MachineMeasurements:
     Parameters
     ----------
     networks : tuple of MeasuredNetwork
-        Measured networks, by decreasing information.
+        Measured networks, the anchors of the data set first.
     failures : mapping of str to str
         Networks that the runtime cannot run, and the reason.
     spent : float
@@ -75,17 +80,15 @@ class MachineMeasurements:
     spent: float = 0.0
 
 
-def choose_networks(
-    predictor: GraphPredictor, count: int = _MOST, *, takes_onnx: bool = True
-) -> list[datasets.NetworkEntry]:
-    """Choose networks of the shipped data set to measure on a new platform, the most informative first.
+def choose_networks(count: int = _MOST, *, takes_onnx: bool = True) -> list[datasets.NetworkEntry]:
+    """Draw networks of the shipped data set to measure on a new platform, always the same.
 
-    Candidates run in at most 0.1 s on the platforms of the data set, which holds their graphs and files.
+    Candidates run in at most 0.1 s on the platforms of the data set, which holds their graphs and files. Of as many as
+    three minutes allow, a random sample teaches as much as the most informative networks do. Its errors are those of
+    other networks, so that intervals are as wide as they need be.
 
     Parameters
     ----------
-    predictor : GraphPredictor
-        Predictor that gets the platform.
     count : int
         Maximum number of networks.
     takes_onnx : bool, default=True
@@ -99,7 +102,7 @@ def choose_networks(
     """
     candidates = _candidates(takes_onnx=takes_onnx)
     published = {item.family: number for number, item in enumerate(candidates) if item.seed == 0}
-    order = predictor.suggest([item.graph for item in candidates], count)
+    order = np.random.default_rng(_SEED).permutation(len(candidates)).tolist()
     anchors = (published[name] for name in datasets.ANCHORS)
     return [candidates[number] for number in dict.fromkeys((*anchors, *order))][:count]
 
@@ -123,7 +126,6 @@ def _candidates(*, takes_onnx: bool) -> list[datasets.NetworkEntry]:
 
 
 def measure_machine(
-    predictor: GraphPredictor,
     runtime: Runtime,
     budget: float = 180.0,
     *,
@@ -133,14 +135,12 @@ def measure_machine(
     clock: Callable[[], float] = time.perf_counter,
     **how: Unpack[MeasuringOptions],
 ) -> MachineMeasurements:
-    """Measure as many chosen networks as a budget allows, on this machine.
+    """Measure as many of the chosen networks as a budget allows, on this machine.
 
     Every visit is stored before the next begins: the same call resumes.
 
     Parameters
     ----------
-    predictor : GraphPredictor
-        Predictor that chooses the networks: the shipped one, so that a later call chooses the same.
     runtime : Runtime
         Runtime that executes the networks.
     budget : float
@@ -177,7 +177,7 @@ def measure_machine(
             f"from them. Got {format_seconds(budget)}."
         )
     campaign = _Campaign(runtime, budget, device, watch, clock, how)
-    campaign.choose(predictor, facts)
+    campaign.choose(facts)
     while campaign.has_time():
         campaign.measure_more()
     return campaign.result()
@@ -208,11 +208,11 @@ class _Campaign:
         self._references: list[float] = []
         self._found: datasets.PlatformLatencies | None = None
 
-    def choose(self, predictor: GraphPredictor, facts: Callable[[], Mapping[str, float]]) -> None:
+    def choose(self, facts: Callable[[], Mapping[str, float]]) -> None:
         """Choose the networks, and measure the speed of the device."""
         self._tell("choosing networks")
         begin = self._clock()
-        chosen = choose_networks(predictor, takes_onnx=self._runtime.takes_onnx)
+        chosen = choose_networks(takes_onnx=self._runtime.takes_onnx)
         self._chosen = datasets.measured_files(datasets.load_networks(), chosen)
         self._facts = facts()
         self._measure_reference()
@@ -253,7 +253,7 @@ class _Campaign:
         self._files += new
         self._aside += self._clock() - begin
         threads = self._runtime.platform.threads
-        # Another version of the shipped predictor chooses other networks: its campaign begins anew.
+        # Another version ships with other networks: its campaign begins anew.
         seed = int(graphs.shipped_digest()[:6], 16)
         left = max(1.0, self._budget - self._aside)
         protocol = replace(MACHINE_PROTOCOL, threads=threads, time_budget=left, seed=seed)

@@ -64,8 +64,8 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
     Returns
     -------
     OnnxNetwork
-        Its parts are the nodes of the file, as counted by `read_onnx`. Layers that share a tensor without values get
-        separate values.
+        Its parts are the nodes of the file, as counted by `read_onnx`. If weights are missing, layers that share a
+        tensor without values, or a vector that an exporter deduplicated, get separate ones.
 
     Raises
     ------
@@ -79,7 +79,9 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
         _number(model.graph)
         count = len(model.graph.node)
         generator = np.random.default_rng(0)
-        spreads, made_up = _spreads(model), dict[str, Any]()
+        if any(lacks_values(onnx, tensor) for tensor in initializers_of(model)):
+            _set_apart(onnx, model.graph)
+        spreads = _spreads(model)
         for tensor in initializers_of(model):
             if lacks_values(onnx, tensor):
                 if tensor.data_type not in fractional(onnx):
@@ -87,9 +89,7 @@ def onnx_network(path: str | Path, batch_size: int | None = None, example_inputs
                         f"The tensor {tensor.name!r} of {str(path)!r} has no values in the file. It holds whole "
                         "numbers, which cannot be made up. Save the network with them."
                     )
-                made_up[tensor.name] = tensor
                 _fill(onnx, tensor, spreads, generator)
-        _set_apart(onnx, model.graph, made_up, spreads, generator)
     return OnnxNetwork(model, count)
 
 
@@ -198,26 +198,40 @@ def _fill(onnx: Any, tensor: Any, spreads: Mapping[str, tuple[float, float]], ge
     tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(dtype), tensor.name))
 
 
-def _set_apart(
-    onnx: Any,
-    graph: Any,
-    made_up: Mapping[str, Any],
-    spreads: Mapping[str, tuple[float, float]],
-    generator: np.random.Generator,
-) -> None:
-    """Give layers separate copies of a shared tensor with random values.
+def _set_apart(onnx: Any, graph: Any) -> None:
+    """Give layers separate copies of a shared tensor: of one without values, and of a vector such as slopes.
 
-    Exporters deduplicate equal tensors, such as the biases of an untrained network, and add an Identity for each
+    Exporters deduplicate equal tensors, such as the biases of an untrained network, and may add an Identity for each
     further layer. In a trained network the tensors differ, and a runtime may fuse operators that it does not fuse with
-    shared tensors: OpenVINO adds a shared bias in a separate node.
+    shared tensors: OpenVINO adds a shared bias in a separate node, and lays out pictures anew for a PReLU with shared
+    slopes, which can take longer than the convolution before it.
     """
+    kinds, results, used = fractional(onnx), {item.name for item in graph.output}, set[str]()
+    shared = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.data_type in kinds
+        and (lacks_values(onnx, tensor) or math.prod(tensor.dims) == max(tensor.dims, default=1))
+    }
     for node in list(graph.node):
-        if node.op_type == "Identity" and node.input[0] in made_up:
-            own = graph.initializer.add()
-            own.CopyFrom(made_up[node.input[0]])
-            own.name = node.output[0]
-            _fill(onnx, own, spreads, generator)
+        if node.op_type == "Identity" and node.input[0] in shared and node.output[0] not in results:
+            shared[node.output[0]] = _copied(graph, shared[node.input[0]], node.output[0])
             graph.node.remove(node)
+        elif node.op_type == "PRelu" and node.input[1] in shared:
+            slopes = node.input[1]
+            if slopes in used:
+                # The names of nodes are numbered, so that this is the only one.
+                node.input[1] = f"slopes of {node.name}"
+                _copied(graph, shared[slopes], node.input[1])
+            used.add(slopes)
+
+
+def _copied(graph: Any, tensor: Any, name: str) -> Any:
+    """Add a copy of a tensor to a graph, under another name."""
+    own = graph.initializer.add()
+    own.CopyFrom(tensor)
+    own.name = name
+    return own
 
 
 def _random(shape: tuple[int, ...], mean: float, spread: float, generator: np.random.Generator) -> NDArray[np.float32]:

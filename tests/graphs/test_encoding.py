@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -122,16 +123,83 @@ def test_what_reads_a_picture_that_a_convolution_has_written():
             return torch.relu(self.rows(made)) + made
 
     graph = trace(Mixed().eval(), torch.zeros(1, 8, 8, 8))
-    found = encode_graph(graph).features[:, -1].tolist()
+    found = encode_graph(graph).features[:, -3].tolist()
     kinds = [item.op.kind for item in graph.operators]
     assert [(kind, value) for kind, value in zip(kinds, found, strict=True) if kind != "add"] == [
         ("local_response_norm", 0),
         ("conv2d", 0),
         ("relu", 1),
         ("local_response_norm", 1),
-        ("linear", 1),
+        ("linear", 0),
         ("relu", 0),
     ]
+
+
+def _laid_out(*operators: OpSpec) -> list[tuple[float, float]]:
+    """Return the elements of every result that are laid out anew, and the crowded ones, of a chain of operators."""
+    encoded = encode_graph(chained(operators))
+    return [tuple(np.round(2.0**row - 1).tolist()) for row in encoded.features[:, -2:]]
+
+
+def _convolution(channels: int, *sides: int) -> OpSpec:
+    return OpSpec.of("conv2d", [(1, 8, *sides)], out_channels=channels, kernel_size=3, stride=1, padding=1)
+
+
+@pytest.mark.parametrize(
+    ("reader", "elements"),
+    [
+        (OpSpec.of("relu", [(1, 16, 10, 10)]), [0, 1600]),
+        (OpSpec.of("linear", [(1, 1600)], out_features=4), [1600, 0]),
+        (OpSpec.of("softmax", [(1, 16, 10, 10)], dim=1), [1600, 0]),
+        (OpSpec.of("copy", [(1, 16, 100)], dims=(0, 2, 1), out=(1, 100, 16)), [1600, 0]),
+        # What is transposed as it is has its channels where they are needed.
+        (OpSpec.of("copy", [(1, 16, 10, 10)], dims=(0, 2, 3, 1), out=(1, 10, 10, 16)), [0, 0]),
+        # Half of the channels, after a split.
+        (OpSpec.of("mean", [(1, 8, 10, 10)], dim=(2, 3), out=(1, 8, 1, 1)), [0, 0]),
+    ],
+)
+def test_pictures_that_are_needed_in_another_layout_than_convolutions_write(reader, elements):
+    assert [anew for anew, _ in _laid_out(_convolution(16, 10, 10), reader)] == elements
+
+
+def test_pictures_of_one_place_and_those_of_no_convolution_are_not_laid_out_anew():
+    rows = OpSpec.of("linear", [(1, 1600)], out_features=4)
+    assert _laid_out(OpSpec.of("relu", [(1, 16, 10, 10)]), rows) == [(0, 0), (0, 0)]
+    assert _laid_out(_convolution(16, 1, 1), OpSpec.of("linear", [(1, 16)], out_features=4)) == [(0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("other", [(), (16, 1, 1), (1, 16, 10, 10)])
+def test_it_does_not_matter_which_operand_is_the_picture(other, order):
+    """A scalar that the network computes may come first, as in ``x.mean() * conv(x)``."""
+    product = OpSpec.of("mul", [(1, 16, 10, 10), other][::order])
+    rows = OpSpec.of("linear", [(1, 1600)], out_features=4)
+    assert [anew for anew, _ in _laid_out(_convolution(16, 10, 10), product, rows)] == [0, 1600, 0]
+
+
+def test_channels_that_share_a_set_of_the_cache_are_crowded():
+    """The lines that a transposition of channels and places writes in turn are as far apart as the places are many."""
+    shuffled = OpSpec.of("copy", [(1, 2, 16, 32, 32)], dims=(0, 2, 1, 3, 4), out=(1, 16, 2, 32, 32))
+    assert _laid_out(_convolution(8, 32, 32)) == [(8 * 1024, 0)]
+    assert _laid_out(_convolution(32, 32, 32)) == [(32 * 1024, 3 * 32 * 1024)]
+    assert _laid_out(_convolution(32, 31, 32)) == [(32 * 992, 0)]
+    assert _laid_out(_convolution(32, 32, 32), shuffled) == [(0, 0), (32 * 1024, 3 * 32 * 1024)]
+
+
+def test_products_of_several_factors_count_the_order_of_both_ends():
+    """OpenVINO multiplies the first factor with the last, even if they have no index in common."""
+    op = OpSpec.of("einsum", [(1, 8), (8, 4), (64, 4)], equation="bi,ij,nj->bn", out=(1, 64))
+    encoded = encode_graph(chained([op]))
+    assert GROUPS[encoded.groups[0]] == "sum of products"
+    flops, outer = (round(encoded.terms[0, TERMS.index(name)] * 50e9) for name in ("flops", "outer"))
+    assert (flops, outer) == (2 * (8 * 4 + 4 * 64), 2 * (8 * 64 * 4 + 8 * 64 * 4))
+
+
+@pytest.mark.parametrize("attributes", [{}, {"equation": ""}, {"equation": "ij,ij->i"}])
+def test_products_whose_factors_are_not_known_are_encoded(attributes):
+    encoded = encode_graph(chained([OpSpec.of("einsum", [(2, 3)] * 3, **attributes)]))
+    assert GROUPS[encoded.groups[0]] != "sum of products"
+    assert np.isfinite(encoded.features).all()
 
 
 def test_what_another_operator_reads_is_not_fused():

@@ -100,6 +100,42 @@ def test_layers_that_share_what_is_made_up_get_values_of_their_own(tmp_path):
     assert len(onnx_network(tmp_path / "whole.onnx").model.graph.node) == 3
 
 
+def test_layers_that_share_slopes_get_slopes_of_their_own_where_weights_are_missing(tmp_path):
+    """OpenVINO computes a PReLU that shares its slopes apart from the convolution before it."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Identity", ["slopes"], ["again"]),
+        helper.make_node("Identity", ["again"], ["once more"]),
+        helper.make_node("Conv", ["taken", "weights"], ["first"]),
+        *(
+            helper.make_node("PRelu", [source, slopes], [result])
+            for source, slopes, result in (
+                ("first", "slopes", "second"),
+                ("second", "once more", "third"),
+                ("third", "slopes", "made"),
+            )
+        ),
+    ]
+    weights = [
+        numpy_helper.from_array(np.full(size, 0.25, "f"), name)
+        for name, size in (("slopes", (8, 1, 1)), ("weights", (8, 8, 1, 1)))
+    ]
+    given, out = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 8, 4, 4)) for name in ("taken", "made"))
+    graph = helper.make_graph(nodes, "net", [given], [out], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(without_weights(model), tmp_path / "light.onnx")
+    light = onnx_network(tmp_path / "light.onnx").model
+    onnx.checker.check_model(light)
+    values = {item.name: numpy_helper.to_array(item) for item in light.graph.initializer}
+    assert [node.op_type for node in light.graph.node] == ["Conv", "PRelu", "PRelu", "PRelu"]
+    slopes = [node.input[1] for node in light.graph.node[1:]]
+    assert len(set(slopes)) == 3
+    assert all((values[name] == 0.25).all() for name in slopes)
+    onnx.save(model, tmp_path / "whole.onnx")
+    assert len(onnx_network(tmp_path / "whole.onnx").model.graph.node) == 6
+
+
 def test_numbers_of_another_count_in_the_names_of_a_file_are_not_taken_for_its_own(tmp_path):
     """Runtimes name what they make of a node by its results: ONNX Runtime a normalisation without a convolution."""
     model = export_onnx(nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()).eval(), [torch.zeros(1, 4, 2, 2)]).model

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of pictures: whether channels or places lie side by side, and which results are laid out anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nni_latency.operators import OpSpec, TracedOperator
+
+#: Dimensions of a picture, and of a volume.
+_PICTURES = (4, 5)
+
+#: Kinds that write pictures with channels side by side, alone or in blocks, and the dimensions of these.
+_CONVOLUTIONS = {"conv2d": 4, "conv_transpose2d": 4, "conv3d": 5, "conv_transpose3d": 5}
+
+#: Kinds that take pictures as the network has them, with places side by side.
+_PLANAR = frozenset(
+    (
+        *("matmul", "bmm", "einsum", "linear", "scaled_dot_product_attention", "softmax", "log_softmax", "cumsum"),
+        *("layer_norm", "rms_norm", "grid_sample", "fold", "topk", "sort", "argsort", "gather", "scatter"),
+        *("lstm", "gru", "rnn_tanh", "rnn_relu", "dft", "stft"),
+    )
+)
+
+#: Bytes of an element; bytes of a way of the near cache, and lines of a set that channels can have.
+_BYTES, _WAY, _LINES = 4, 2**12, 8
+
+#: Crowding from which it costs no more.
+_MOST_CROWDED = 4.0
+
+#: Order in which channels are shuffled among groups.
+_SHUFFLE = (0, 2, 1, 3, 4)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How the results of operators lie in memory.
+
+    Parameters
+    ----------
+    behind : tuple of bool
+        Whether each operator reads a picture with channels side by side.
+    anew : tuple of float
+        Elements of its result, if it has channels side by side and is needed with places side by side as well.
+    crowded : tuple of float
+        The same, times how far the cache lines that are written in turn exceed those of a set of the near cache.
+    """
+
+    behind: tuple[bool, ...]
+    anew: tuple[float, ...]
+    crowded: tuple[float, ...]
+
+
+def layouts_of(
+    operators: Sequence[TracedOperator], readers: Sequence[Sequence[int]], written: Sequence[float]
+) -> Layouts:
+    """Find the layouts of the pictures of a network.
+
+    Convolutions write channels side by side, or in blocks. Other operators do so behind them, unless they take
+    pictures as the network has them. A result is laid out anew where it is an output of the network, or where an
+    operator reads it in another shape or as the network has it. In OpenVINO this takes 0.3 ns an element, and up to
+    11 ns where the channels of a place share a set of the cache: longer than the convolution before it.
+
+    Parameters
+    ----------
+    operators : sequence of TracedOperator
+        Operators of a network.
+    readers : sequence of sequence of int
+        The operators that read each result.
+    written : sequence of float
+        Elements of the results.
+    """
+    pictures: list[_Picture | None] = []
+    behind = []
+    for item, elements in zip(operators, written, strict=True):
+        sources = [pictures[source] for source in item.sources]
+        behind.append(any(source is not None and source.is_read_by(item.op) for source in sources))
+        pictures.append(_Picture.of(item.op, elements, is_behind=behind[-1]))
+    anew = [
+        picture
+        if picture is not None
+        and picture.places > 1
+        and (not found or not all(picture.is_read_by(operators[reader].op) for reader in found))
+        else None
+        for picture, found in zip(pictures, readers, strict=True)
+    ]
+    return Layouts(
+        tuple(behind),
+        tuple(picture.elements if picture is not None else 0.0 for picture in anew),
+        tuple(picture.elements * picture.crowding if picture is not None else 0.0 for picture in anew),
+    )
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """A result with channels side by side: its elements, its channels, and the elements of one."""
+
+    elements: float
+    channels: int
+    places: float
+
+    @classmethod
+    def of(cls, op: OpSpec, elements: float, *, is_behind: bool) -> _Picture | None:
+        """Return the picture that an operator writes with channels side by side, if it does."""
+        shape = _written(op)
+        if op.kind in _CONVOLUTIONS:
+            is_picture = len(shape) == _CONVOLUTIONS[op.kind]
+        else:
+            is_picture = is_behind and len(shape) in _PICTURES and op.get("dims", _SHUFFLE) == _SHUFFLE
+        if not is_picture:
+            return None
+        channels = max(1, math.prod(shape[1:3]) if op.get("dims") == _SHUFFLE else shape[1])
+        return cls(elements, channels, elements / max(1, shape[0] * channels))
+
+    @property
+    def crowding(self) -> float:
+        """How many times the lines that the channels of a place need in a set of the cache are more than it has."""
+        lines = self.channels * math.gcd(round(self.places) * _BYTES, _WAY) / _WAY
+        return min(_MOST_CROWDED, max(0.0, lines / _LINES - 1))
+
+    def is_read_by(self, op: OpSpec) -> bool:
+        """Return whether an operator reads it as it is, or a part of it."""
+        if op.kind in _PLANAR:
+            return False
+        return op.get("dims") == _SHUFFLE or any(map(self._has_form, op.input_shapes))
+
+    def _has_form(self, shape: Sequence[int]) -> bool:
+        if len(shape) not in _PICTURES:
+            return False
+        return math.prod(shape[2:]) == self.places or math.prod(shape) != self.elements
+
+
+def _written(op: OpSpec) -> tuple[int, ...]:
+    """Return the shape that an operator writes; the sides of a convolution are those that it reads."""
+    shapes = [op["out"]] if isinstance(op.get("out"), tuple) else op.input_shapes
+    if op.kind in _CONVOLUTIONS and op.input_shapes:
+        batch, *sides = op.input_shapes[0]
+        return (batch, int(op.get("out_channels", 0)), *sides[1:])
+    rank = max(map(len, shapes), default=0)
+    aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(map(max, zip(*aligned, strict=True)))
