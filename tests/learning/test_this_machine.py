@@ -139,13 +139,13 @@ def _measure(machine, budget, **how):
     return learning.measure_machine(runtime, budget, clock=machine.clock, facts=lambda: {"cache": 1.0}, **how)
 
 
-def test_as_many_networks_are_measured_as_four_fifths_of_the_budget_allow(machine):
+def test_as_many_networks_are_measured_as_two_thirds_of_the_budget_allow(machine):
     shares = []
     found = _measure(machine, 300.0, watch=lambda _what, share: shares.append(share))
-    assert 215 <= machine.now <= 255
-    assert len(found.networks) == len(machine.done) >= 40
+    assert 175 <= machine.now <= 210
+    assert len(found.networks) == len(machine.done) >= 35
     assert shares == sorted(shares)
-    assert shares[-1] <= 0.8
+    assert shares[-1] <= 0.65
     (platform,) = {item.platform.id: item.platform for item in found.networks}.values()
     assert platform.facts == {"cache": 1.0, "reference": 0.002, "predictor": "abc"}
 
