@@ -33,17 +33,8 @@ _PER_OUTPUT = 0.28
 #: that are laid out anew, plainly and in crowded sets of the near cache.
 TERMS = (
     *("flops", "padded", "inputs", "outputs", "weights", "far_inputs", "far_outputs", "far_weights"),
-    *(
-        "distant_inputs",
-        "distant_outputs",
-        "distant_weights",
-        "calls",
-        "loops",
-        "cold_calls",
-        "outer",
-        "laid_out",
-        "crowded",
-    ),
+    *("distant_inputs", "distant_outputs", "distant_weights", "calls", "loops", "cold_calls"),
+    *("outer", "laid_out", "crowded"),
 )
 
 #: Seconds per unit of each term on a nominal machine: 50 GFLOP/s, 10 GB/s, a microsecond per call, ten nanoseconds per

@@ -149,7 +149,7 @@ class Batch:
     distinct : Tensor of shape (n_distinct, N_FEATURES)
         As in `EncodedGraph`, like all but the last three fields.
     rows : Tensor of shape (n_operators,)
-        Indices of features.
+        Index of the features of every operator, across the batch.
     groups, kinds : Tensor of shape (n_operators,)
         Indices of the groups and kinds.
     terms : Tensor of shape (n_operators, len(TERMS))

@@ -76,21 +76,16 @@ def layouts_of(
     behind = []
     for item, elements in zip(operators, written, strict=True):
         sources = [pictures[source] for source in item.sources]
-        behind.append(any(source is not None and source.is_read_by(item.op) for source in sources))
+        behind.append(any(source and source.is_read_by(item.op) for source in sources))
         pictures.append(_Picture.of(item.op, elements, is_behind=behind[-1]))
-    anew = [
-        picture
-        if picture is not None
-        and picture.places > 1
-        and (not found or not all(picture.is_read_by(operators[reader].op) for reader in found))
-        else None
+    anew = tuple(
+        picture.elements if picture and picture.is_laid_out_for([operators[reader].op for reader in found]) else 0.0
         for picture, found in zip(pictures, readers, strict=True)
-    ]
-    return Layouts(
-        tuple(behind),
-        tuple(picture.elements if picture is not None else 0.0 for picture in anew),
-        tuple(picture.elements * picture.crowding if picture is not None else 0.0 for picture in anew),
     )
+    crowded = tuple(
+        elements * picture.crowding if picture else 0.0 for picture, elements in zip(pictures, anew, strict=True)
+    )
+    return Layouts(tuple(behind), anew, crowded)
 
 
 @dataclass(frozen=True)
@@ -126,6 +121,10 @@ class _Picture:
             return False
         return op.get("dims") == _SHUFFLE or any(map(self._has_form, op.input_shapes))
 
+    def is_laid_out_for(self, readers: Sequence[OpSpec]) -> bool:
+        """Return whether it is needed with places side by side, by one of its readers or outside of the network."""
+        return self.places > 1 and not (readers and all(map(self.is_read_by, readers)))
+
     def _has_form(self, shape: Sequence[int]) -> bool:
         if len(shape) not in _PICTURES:
             return False
@@ -134,10 +133,10 @@ class _Picture:
 
 def _written(op: OpSpec) -> tuple[int, ...]:
     """Return the shape that an operator writes; the sides of a convolution are those that it reads."""
-    shapes = [op["out"]] if isinstance(op.get("out"), tuple) else op.input_shapes
     if op.kind in _CONVOLUTIONS and op.input_shapes:
-        batch, *sides = op.input_shapes[0]
-        return (batch, int(op.get("out_channels", 0)), *sides[1:])
+        taken = op.input_shapes[0]
+        return (*taken[:1], int(op.get("out_channels", 0)), *taken[2:])
+    shapes = [op["out"]] if isinstance(op.get("out"), tuple) else op.input_shapes
     rank = max(map(len, shapes), default=0)
     aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(map(max, zip(*aligned, strict=True)))
