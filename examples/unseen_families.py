@@ -252,15 +252,14 @@ def by_kernels(argument: str) -> Method:
 @click.option("--family", "wanted", multiple=True, help="Hold out just these families.")
 @click.option("--at-once", default=1, show_default=True, help="Families that are held out at a time.")
 @click.option("--kernels", help="KERNELS.json,RULES.json of the platform.")
-@click.option("--epochs", default=40, show_default=True, help="Epochs of the graph predictor at most.")
+@click.option("--epochs", default=24, show_default=True, help="Epochs of the graph predictor.")
 @click.option("--members", default=3, show_default=True, help="Graph networks of the graph predictor.")
-@click.option("--folds", default=4, show_default=True, help="Folds in which the graph predictor finds its epochs.")
 @click.option("--nnlp-epochs", default=50, show_default=True, help="Epochs of NNLP at most.")
 @click.option("--jobs", default=1, show_default=True, help="Processes of the graph predictor that learn side by side.")
 @click.option("--out", default=Path("unseen"), type=click.Path(path_type=Path), help="Folder of results and pictures.")
 def main(
     data: tuple[Path, ...], platform: str | None, ask: str, wanted: tuple[str, ...], at_once: int, kernels: str | None,
-    epochs: int, members: int, folds: int, nnlp_epochs: int, jobs: int, out: Path,
+    epochs: int, members: int, nnlp_epochs: int, jobs: int, out: Path,
 ) -> None:  # fmt: skip
     """Predict what was measured, and compare."""
     networks = [item for folder in data for item in measured_networks(folder)]
@@ -268,7 +267,7 @@ def main(
     chosen = platform or max(set(ids), key=ids.count)
     out.mkdir(parents=True, exist_ok=True)
     here = [item for item in networks if item.platform.id == chosen]
-    graph = GraphPredictor(epochs=epochs, n_members=members, n_folds=folds, n_jobs=jobs)
+    graph = GraphPredictor(epochs=epochs, n_members=members, n_jobs=jobs)
     methods: dict[str, Method] = {
         "FLOPs": by_line(lambda found: [found.flops]),
         "FLOPs + memory": by_line(lambda found: [found.flops, found.memory]),

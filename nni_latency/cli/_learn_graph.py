@@ -38,7 +38,7 @@ class _Training:
     Parameters
     ----------
     epochs : int
-        Times that every network is seen at most.
+        Times that every network is seen.
     members : int
         Graph networks that are averaged.
     seed : int
@@ -47,7 +47,7 @@ class _Training:
         Latencies that must be new in the database.
     """
 
-    epochs: int = 40
+    epochs: int = 24
     members: int = 3
     seed: int = 0
     at_least: int = 20

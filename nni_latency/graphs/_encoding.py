@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nni_latency.graphs._compositions import compose
 from nni_latency.graphs._layouts import layouts_of
-from nni_latency.graphs._memory_order import FEW_CHANNELS, is_blocked, is_table, out_shape, run_of
+from nni_latency.graphs._memory_order import FEW_CHANNELS, is_blocked, is_table, moves_elements, out_shape, run_of
 from nni_latency.graphs._operator_features import N_AMOUNTS, N_OWN, describe_operator, has_several_factors, name_of
 from nni_latency.operators import Graph, OpSpec, TracedOperator, group_of
 
@@ -70,6 +70,10 @@ GROUPS = (
     "convolution of few channels",
     # OpenVINO multiplies the first and the last factor first.
     "sum of products",
+    # One place at a time, of a picture that is read here and there.
+    "sampling",
+    # ONNX Runtime moves single elements where no dimension can be moved by itself, ten times as slowly.
+    *("permutation", "permuted softmax"),
     # OpenVINO computes indices of maxima a hundred times as slowly as maxima.
     "max pooling with indices",
     *("table", "softmax across rows", "reduction across rows", "sorting"),
@@ -88,6 +92,9 @@ RELATED = {
     "multiplied depthwise convolution": "unblocked depthwise convolution",
     "max pooling with indices": "max pooling",
     "sum of products": "product of activations",
+    "sampling": "linear interpolation",
+    "permutation": "copy",
+    "permuted softmax": "softmax across rows",
     "scatter": "lookup",
     "repetition": "movement",
     "repetition in rows": "repetition",
@@ -164,7 +171,8 @@ _OWN_GROUP = {
     **dict.fromkeys(("dft", "stft"), "Fourier transform"),
     "interpolate nearest": "nearest interpolation",
     "interpolate bilinear": "linear interpolation",
-    **dict.fromkeys(("interpolate bicubic", "grid_sample"), "cubic interpolation"),
+    "interpolate bicubic": "cubic interpolation",
+    "grid_sample": "sampling",
     **dict.fromkeys(("argmax", "argmin", "cumsum"), "selection"),
     **dict.fromkeys(("topk", "sort", "argsort", "unique"), "sorting"),
     **dict.fromkeys(("quantizelinear", "dequantizelinear", "dynamicquantizelinear"), "quantisation"),
@@ -172,7 +180,10 @@ _OWN_GROUP = {
 
 _TAKEN, _WRITTEN = TERMS.index("inputs"), TERMS.index("outputs")
 
-_EDGE_FEATURES = 9
+#: Inputs, outputs and weights.
+_MOVED = slice(_TAKEN, _TAKEN + 3)
+
+_EDGE_FEATURES = 10
 
 #: Number of features of an operator and its neighbourhood.
 N_FEATURES = N_OWN + _EDGE_FEATURES
@@ -255,9 +266,9 @@ def encode_graph(graph: Graph) -> EncodedGraph:
     anew = np.array([layouts.anew, layouts.crowded]).T
     plain = [_plain_group(item.op) for item in operators]
     own = np.array([item.features for item in described], dtype=np.float32)
-    features = np.column_stack(
-        [own.reshape(len(described), -1), _read(sources, readers, amounts), layouts.behind, np.log2(1 + anew)]
-    )
+    everything = np.full(len(described), np.log2(1 + amounts[:, _MOVED].sum()))
+    around = [_read(sources, readers, amounts), everything, layouts.behind, np.log2(1 + anew)]
+    features = np.column_stack([own.reshape(len(described), -1), *around])
     distinct, rows = np.unique(features.astype(np.float32), axis=0, return_inverse=True)
     return EncodedGraph(
         distinct=distinct,
@@ -282,7 +293,7 @@ def _with_far(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
     and ten. A recurrent layer reads its own weights again in every step. Inputs and outputs together come from outside
     of all caches from the size of the largest one on; a factor of the root of two below, none does.
     """
-    moved, read, counts, outer = amounts[:, 2:5], amounts[:, 5], amounts[:, 6:8], amounts[:, 8]
+    moved, read, counts, outer = amounts[:, _MOVED], amounts[:, 5], amounts[:, 6:8], amounts[:, 8]
     activations, weights = moved[:, :2] * _BYTES, moved[:, 2] * _BYTES
     everything = max(1.0, activations.sum() + weights.sum())
     octaves = np.log2(everything / _DISTANT)
@@ -345,6 +356,8 @@ def _plain_group(op: OpSpec) -> str:
         return "convolution of few channels"
     if group == "repetition" and op.input_shapes and op.input_shapes[0][-1:] != out_shape(op)[-1:]:
         return "repetition in rows"
+    if moves_elements(op):
+        return "permuted softmax" if group == "softmax" else "permutation"
     if group in ("softmax", "reduction") and run_of(op) > 1:
         return f"{group} across rows"
     if group == "lookup" and is_table(op):

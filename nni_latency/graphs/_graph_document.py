@@ -43,14 +43,13 @@ class LearnedGraphs:
 
     Parameters
     ----------
-    platforms, members, epochs, spreads, doubt_weights, ranges, held_out, latencies, widths, unmeasured_spread, counts,
+    platforms, members, spreads, doubt_weights, ranges, held_out, latencies, widths, unmeasured_spread, counts,
     families, kinds, held_out_families
         See `GraphPredictor`.
     """
 
     platforms: tuple[Platform, ...]
     members: list[GraphNetwork]
-    epochs: int
     spreads: Array
     doubt_weights: Array
     ranges: Ranges
@@ -90,7 +89,6 @@ class GraphPredictorDocument(StrictDocument):
     #: Names of the features of operators; a predictor with other features cannot be used.
     description: list[str | int]
     platforms: list[PlatformDocument] = Field(min_length=1)
-    epochs: int = Field(ge=0)
     spreads: list[_Spread]
     doubt_weights: list[_Spread] = Field(min_length=len(DOUBTS), max_length=len(DOUBTS))
     unmeasured_spread: _Spread | None
@@ -121,7 +119,6 @@ def write_predictor(settings: Mapping[str, Any], learned: LearnedGraphs, path: P
         "settings": {name: value for name, value in settings.items() if name != "n_jobs"},
         "description": _description(),
         "platforms": [platform.as_dict() for platform in learned.platforms],
-        "epochs": learned.epochs,
         "spreads": [float(value) for value in learned.spreads],
         "doubt_weights": [float(value) for value in learned.doubt_weights],
         "unmeasured_spread": learned.unmeasured_spread if math.isfinite(learned.unmeasured_spread) else None,
@@ -179,7 +176,6 @@ def _learned(document: GraphPredictorDocument, tensors: dict[str, torch.Tensor])
     return LearnedGraphs(
         platforms=tuple(item.to_platform() for item in document.platforms),
         members=[_member(document, tensors, number) for number in range(document.settings.n_members)],
-        epochs=document.epochs,
         spreads=np.array(document.spreads),
         doubt_weights=np.array(document.doubt_weights),
         ranges=_ranges(tensors, count),

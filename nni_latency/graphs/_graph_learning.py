@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of graph networks on relative errors: cross-validation over families, and the choice of epochs."""
+"""Training of graph networks on relative errors, and their cross-validation over families."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +26,7 @@ from nni_latency.graphs._rates import fit_rates
 from nni_latency.graphs._side_by_side import side_by_side
 from nni_latency.platforms import torch_threads
 
-#: Epochs in which the learning rate rises to its full value.
+#: Epochs in which the learning rate rises. It falls with half a cosine, so that more epochs do not make errors larger.
 _WARM_UP = 5
 
 #: Decay of the moving average of the weights, per step.
@@ -48,12 +49,6 @@ Array = NDArray[np.float64]
 #: Seed offset of the graph networks of cross-validation.
 _FIRST_HELD_OUT = 100
 
-#: Lower bound of an error, as a logarithm of a factor.
-_LEAST_ERROR = 1e-6
-
-#: Relative decrease in error that justifies more epochs: curves are flat near their minima.
-_WORTH_IT = 0.005
-
 
 @dataclass(frozen=True)
 class _Lesson:
@@ -74,13 +69,10 @@ class HeldOut:
         Logarithms of predicted over measured times; NaN where not measured.
     distances : dict of int to ndarray of shape (n_operators, n_platforms)
         How far the operators of a network are outside of the sizes that were learned from, by its index.
-    epochs : int
-        Number of epochs with the least error over all held-out networks.
     """
 
     errors: Array
     distances: Mapping[int, Array]
-    epochs: int
 
 
 @dataclass(frozen=True)
@@ -109,21 +101,19 @@ class Fitting:
             graphs, rest = data.examples.only(held).graphs, data.examples.without(held)
             numbers = range(_FIRST_HELD_OUT + len(lessons), _FIRST_HELD_OUT + len(lessons) + count)
             lessons += [_Lesson(rest, self._settings(number), graphs) for number in numbers]
-        logarithms, learned = np.zeros((self.settings.epochs, *latencies.shape)), self._learned(lessons)
+        logarithms, learned = np.zeros(latencies.shape), self._learned(lessons)
         for held in folds:
-            logarithms[:, held] = sum(np.log(item.predictions) for item in islice(learned, count)) / count
-        errors = logarithms - np.log(latencies)
-        epochs = best_epoch(errors, data.family_of)
+            logarithms[held] = sum(np.log(item.predictions) for item in islice(learned, count)) / count
         distances: dict[int, Array] = {}
         for held, lesson in zip(folds, lessons[::count], strict=True):
             ranges = Ranges.of(lesson.examples.graphs, lesson.examples.latencies)
             distances |= {row: ranges.distances(graph) for row, graph in zip(held, lesson.others, strict=True)}
-        return HeldOut(errors[epochs - 1], distances, epochs)
+        return HeldOut(logarithms - np.log(latencies), distances)
 
-    def members(self, examples: Examples, count: int, epochs: int) -> list[Learned]:
+    def members(self, examples: Examples, count: int) -> list[GraphNetwork]:
         """Train several graph networks on all networks, with different seeds."""
-        several = [_Lesson(examples, replace(self._settings(member), epochs=epochs)) for member in range(count)]
-        return list(self._learned(several))
+        several = [_Lesson(examples, self._settings(member)) for member in range(count)]
+        return [item.network for item in self._learned(several)]
 
     def _settings(self, number: int) -> Settings:
         return replace(self.settings, seed=self.settings.seed + number)
@@ -145,30 +135,6 @@ class Fitting:
         for learned in side_by_side(calls, self.n_jobs):
             self.on_epochs(lessons[0].settings.epochs)
             yield learned
-
-
-def best_epoch(errors: Array, families: Sequence[str]) -> int:
-    """Return the number of epochs with the least error, with equal weight for families and for platforms.
-
-    Errors are averaged over networks, then over families, and their logarithms over platforms. A plain mean over all
-    latencies would be dominated by the platforms with the most networks and by the worst predicted families. Among
-    nearly equal errors, the fewest epochs win.
-
-    Parameters
-    ----------
-    errors : ndarray of shape (n_epochs, n_networks, n_platforms)
-        Logarithms of predicted over measured times; NaN where nothing was measured.
-    families : sequence of str
-        Family of each network.
-    """
-    off, known, names = np.abs(errors), ~np.isnan(errors[0]), np.array(families)
-    found = np.zeros(len(errors))
-    for column in range(errors.shape[2]):
-        rows = [np.flatnonzero(known[:, column] & (names == name)) for name in sorted(set(families))]
-        by_family = [off[:, some, column].mean(axis=1) for some in rows if len(some)]
-        if by_family:
-            found += np.log(np.mean(by_family, axis=0) + _LEAST_ERROR) / errors.shape[2]
-    return int(np.argmax(found <= found.min() + _WORTH_IT)) + 1
 
 
 @dataclass(frozen=True)
@@ -267,8 +233,8 @@ class Learned:
     ----------
     network : GraphNetwork
         The averaged network after the last epoch.
-    predictions : ndarray of shape (n_epochs, n_graphs, n_platforms)
-        Predicted times of other networks after every epoch [s].
+    predictions : ndarray of shape (n_graphs, n_platforms)
+        Predicted times of other networks [s].
     """
 
     network: GraphNetwork
@@ -291,7 +257,7 @@ def learn(
     settings : Settings
         Training settings.
     others : sequence of EncodedGraph
-        Networks to predict after every epoch.
+        Networks to predict.
     watch : callable, optional
         Called after every epoch.
     prior : mapping of str to Tensor, optional
@@ -320,16 +286,15 @@ class _Learning:
         self._optimiser = _optimiser(self.network, settings)
 
     def run(self, others: Sequence[EncodedGraph], watch: Watch) -> Learned:
-        predictions = []
-        for epoch in range(1, self._settings.epochs + 1):
+        for epoch in range(self._settings.epochs):
             self._epoch(epoch)
-            predictions.append(predict(self._average, others))
             watch()
-        return Learned(self._average.eval(), np.array(predictions))
+        return Learned(self._average.eval(), predict(self._average, others))
 
     def _epoch(self, epoch: int) -> None:
+        falling = (1 + math.cos(math.pi * epoch / self._settings.epochs)) / 2
         for group in self._optimiser.param_groups:
-            group["lr"] = self._settings.learning_rate * min(1.0, epoch / _WARM_UP)
+            group["lr"] = self._settings.learning_rate * min(1.0, (epoch + 1) / _WARM_UP) * falling
         self.network.train()
         for batch, targets in self._batches():
             self._optimiser.zero_grad()

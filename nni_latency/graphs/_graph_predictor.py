@@ -71,13 +71,13 @@ class GraphPredictor(Parametrized):
     restraint : float
         Strength of the penalty that holds corrections to 1.
     epochs : int
-        Maximum number of epochs; the number used is chosen by cross-validation over families.
+        Number of epochs.
     batch_size : int
         Networks per step.
     learning_rate, weight_decay : float
         Learning rate and weight decay of AdamW.
     n_folds : int
-        Folds of the cross-validation over families, which sets the number of epochs and the interval widths.
+        Folds of the cross-validation over families, which sets the widths of intervals.
     n_members : int
         Graph networks trained on all families; the prediction is their geometric mean.
     confidence : float
@@ -93,8 +93,6 @@ class GraphPredictor(Parametrized):
         The platforms of the training data.
     members_ : list of GraphNetwork
         The graph networks.
-    epochs_ : int
-        Epochs used in training.
     spreads_ : ndarray of shape (n_platforms,)
         Half the width of the interval of a network without doubts, as a logarithm, for each platform.
     doubt_weights_ : ndarray of shape (n_doubts,)
@@ -141,7 +139,7 @@ class GraphPredictor(Parametrized):
         n_layers: int = 1,
         dropout: float = 0.1,
         restraint: float = 0.01,
-        epochs: int = 40,
+        epochs: int = 24,
         batch_size: int = 16,
         learning_rate: float = 2e-3,
         weight_decay: float = 1e-2,
@@ -167,7 +165,7 @@ class GraphPredictor(Parametrized):
         networks : sequence of MeasuredNetwork
             Measured networks, of one or several platforms.
         watch : callable, optional
-            Called with the number of finished epochs and their maximum total: after each epoch, or after each graph
+            Called with the number of finished epochs and their total: after each epoch, or after each graph
             network where several are trained in parallel.
 
         Returns
@@ -199,11 +197,9 @@ class GraphPredictor(Parametrized):
 
         fitting = Fitting(self._settings, self.n_jobs, advance)
         held_out = fitting.hold_out(data, self.n_folds, n_held_out, self.random_state)
-        self.held_out_, self.epochs_ = held_out.errors, held_out.epochs
+        self.held_out_ = held_out.errors
         self.latencies_ = np.where(np.isnan(self.held_out_), np.nan, data.examples.latencies)
-        total = done + self.epochs_ * self.n_members
-        learned = fitting.members(data.examples, self.n_members, self.epochs_)
-        self.members_ = [item.network for item in learned]
+        self.members_ = fitting.members(data.examples, self.n_members)
         self.platforms_, self.families_, self.kinds_ = data.platforms, data.families, data.kinds
         self.held_out_families_ = data.family_of
         self.counts_ = (~np.isnan(data.examples.latencies)).sum(0)

@@ -86,7 +86,6 @@ def add_platform(
     return LearnedGraphs(
         platforms=_put(known.platforms, place, platform),
         members=members,
-        epochs=known.epochs,
         spreads=np.array(_put(tuple(known.spreads), place, spread)),
         doubt_weights=known.doubt_weights,
         ranges=known.ranges.joined(ranges, place),

@@ -20,18 +20,22 @@ _PLANAR = frozenset(
     (
         *("matmul", "bmm", "einsum", "linear", "scaled_dot_product_attention", "softmax", "log_softmax", "cumsum"),
         *("layer_norm", "rms_norm", "grid_sample", "fold", "topk", "sort", "argsort", "gather", "scatter"),
-        *("lstm", "gru", "rnn_tanh", "rnn_relu", "dft", "stft"),
+        *("lstm", "gru", "rnn_tanh", "rnn_relu", "dft", "stft", "hardsigmoid"),
     )
 )
 
 #: Bytes of an element; bytes of a way of the near cache, and lines of a set that channels can have.
 _BYTES, _WAY, _LINES = 4, 2**12, 8
 
-#: Crowding from which it costs no more.
-_MOST_CROWDED = 4.0
+#: Crowding from which it costs no more, and the most channels that are laid out one by one: with more, small blocks
+#: are.
+_MOST_CROWDED, _MOST_CHANNELS = 4.0, 64
 
 #: Order in which channels are shuffled among groups.
 _SHUFFLE = (0, 2, 1, 3, 4)
+
+#: Orders of a picture whose places become rows of channels, which is the order in which they lie.
+_ROWS, _CHANNELS_LAST = (0, 2, 1), (0, 2, 3, 1)
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,17 @@ def layouts_of(
         Elements of the results.
     """
     pictures: list[_Picture | None] = []
-    behind = []
+    behind: list[bool] = []
+    turned: list[bool] = []
     for item, elements in zip(operators, written, strict=True):
         sources = [pictures[source] for source in item.sources]
         behind.append(any(source and source.is_read_by(item.op) for source in sources))
-        pictures.append(_Picture.of(item.op, elements, is_behind=behind[-1]))
+        is_picture = any(source and not source.is_normalised for source in sources)
+        turned.append(_is_turned(item.op, is_picture, any(turned[source] for source in item.sources)))
+        if turned[-1] and item.op.kind == "layer_norm":
+            pictures.append(_Picture.normalised(item.op.input_shapes[0]))
+        else:
+            pictures.append(_Picture.of(item.op, elements, is_behind=behind[-1]))
     anew = tuple(
         picture.elements if picture and picture.is_laid_out_for([operators[reader].op for reader in found]) else 0.0
         for picture, found in zip(pictures, readers, strict=True)
@@ -90,11 +100,15 @@ def layouts_of(
 
 @dataclass(frozen=True)
 class _Picture:
-    """A result with channels side by side: its elements, its channels, and the elements of one."""
+    """A result with channels side by side: its elements, its channels, and the elements of one.
+
+    One that was normalised along its last dimension lies so by its second dimension, and is always laid out anew.
+    """
 
     elements: float
     channels: int
     places: float
+    is_normalised: bool = False
 
     @classmethod
     def of(cls, op: OpSpec, elements: float, *, is_behind: bool) -> _Picture | None:
@@ -109,16 +123,25 @@ class _Picture:
         channels = max(1, math.prod(shape[1:3]) if op.get("dims") == _SHUFFLE else shape[1])
         return cls(elements, channels, elements / max(1, shape[0] * channels))
 
+    @classmethod
+    def normalised(cls, shape: Sequence[int]) -> _Picture:
+        """Return what a normalisation along the last dimension writes, in OpenVINO, if its input was a picture."""
+        return cls(math.prod(shape), shape[1], math.prod(shape[2:]), is_normalised=True)
+
     @property
     def crowding(self) -> float:
         """How many times the lines that the channels of a place need in a set of the cache are more than it has."""
+        if self.channels > _MOST_CHANNELS:
+            return 0.0
         lines = self.channels * math.gcd(round(self.places) * _BYTES, _WAY) / _WAY
         return min(_MOST_CROWDED, max(0.0, lines / _LINES - 1))
 
     def is_read_by(self, op: OpSpec) -> bool:
         """Return whether an operator reads it as it is, or a part of it."""
-        if op.kind in _PLANAR:
+        if op.kind in _PLANAR or self.is_normalised:
             return False
+        if op.get("dims") == _ROWS:
+            return op.input_shapes[0][-1] == self.places
         return op.get("dims") == _SHUFFLE or any(map(self._has_form, op.input_shapes))
 
     def is_laid_out_for(self, readers: Sequence[OpSpec]) -> bool:
@@ -140,3 +163,12 @@ def _written(op: OpSpec) -> tuple[int, ...]:
     rank = max(map(len, shapes), default=0)
     aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(map(max, zip(*aligned, strict=True)))
+
+
+def _is_turned(op: OpSpec, is_picture: bool, is_turned: bool) -> bool:
+    """Return whether an operator works on a picture that a transposition gave its channels last."""
+    if not op.input_shapes or len(op.input_shapes[0]) != _CONVOLUTIONS["conv2d"]:
+        return False
+    if op.kind == "layer_norm":
+        return is_picture or is_turned
+    return is_turned if op.kind in ("add", "mul") else is_picture and op.get("dims") == _CHANNELS_LAST

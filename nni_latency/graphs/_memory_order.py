@@ -27,6 +27,9 @@ _OF_ROWS = frozenset(("layer_norm", "rms_norm"))
 _OF_CHANNELS = frozenset(("instance_norm", "group_norm", "prelu"))
 _OF_OUTPUT_ROWS = frozenset(("pad", "repeat"))
 
+#: Kinds that work along one dimension.
+_SOFTMAX = frozenset(("softmax", "log_softmax"))
+
 #: Kinds that take rows of a table, or a part of what they read.
 _LOOKUPS = frozenset(("index", "gather", "embedding", "embedding_bag"))
 
@@ -193,6 +196,28 @@ def moved_dims(op: OpSpec) -> list[tuple[int, int]]:
             blocks.append([dim])
     places = {block[0]: place for place, block in enumerate(sorted(blocks))}
     return [(places[block[0]], math.prod(taken[dim] for dim in block)) for block in blocks]
+
+
+def moves_elements(op: OpSpec) -> bool:
+    """Whether an operator transposes so that single elements are moved: not one dimension, and no rows of elements.
+
+    A softmax across rows is computed along the last dimension by ONNX Runtime, which exchanges the two.
+
+    Examples
+    --------
+    >>> [moves_elements(OpSpec.of("copy", [(1, 8, 9, 4)], dims=dims)) for dims in ((0, 2, 3, 1), (0, 3, 2, 1))]
+    [False, True]
+    >>> [moves_elements(OpSpec.of("softmax", [(1, 8, 9, 4)], dim=dim)) for dim in (1, 2, 3)]
+    [True, False, False]
+    """
+    taken, order = op.input_shapes[0] if op.input_shapes else (), op.get("dims")
+    if op.kind in _SOFTMAX and dims_of(op):
+        (dim,) = dims_of(op)
+        return taken[-1] > 1 and math.prod(taken[dim + 1 : -1]) > 1
+    if not isinstance(order, tuple) or not moved_dims(op) or run_of(op) != 1:
+        return False
+    rest = [[other for other in range(len(order)) if other != dim] for dim in order]
+    return not any([other for other in order if other in others] == others for others in rest)
 
 
 def length_of(op: OpSpec) -> int:

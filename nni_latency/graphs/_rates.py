@@ -23,6 +23,10 @@ _SHARED, _FLOOR = 0.03, 0.1
 #: tell the two apart, times of networks alone do not.
 _TIE = 50.0
 
+#: Terms whose cost does not depend on the group, and the strength of the shrinkage to the costs of all: what a picture
+#: costs that is laid out anew is known of few groups.
+_ALIKE, _HELD_ALIKE = ("laid_out", "crowded"), 50.0
+
 #: Number of networks with timed kernels up to which the shrinkage is as strong; with more, a group may cost a hundred
 #: times as much as others.
 _FEW = 60
@@ -154,10 +158,12 @@ def fit_rates(examples: Examples, platform: int, least: float = _LEAST) -> tuple
 
 def _shrinkage() -> Array:
     """Return the differences that are shrunk: of rates from the common ones, or from those of a related group."""
-    found = np.eye(len(GROUPS) * len(TERMS) + 1)
+    found, is_alike = np.eye(len(GROUPS) * len(TERMS) + 1), np.isin(TERMS, _ALIKE)
     for group, related in RELATED.items():
-        rows, columns = (GROUPS.index(name) * len(TERMS) + np.arange(len(TERMS)) for name in (group, related))
+        rows, columns = (GROUPS.index(name) * len(TERMS) + np.flatnonzero(~is_alike) for name in (group, related))
         found[rows, rows], found[rows, columns] = _TIE, -_TIE
+    alike = np.flatnonzero(np.tile(is_alike, len(GROUPS)))
+    found[alike, alike] = _HELD_ALIKE
     return found
 
 

@@ -98,6 +98,15 @@ def _convolution(kind: str, channels: int, groups: int = 1, out: int | None = No
         (OpSpec.of("repeat", [(1, 4, 1)], out=(1, 4, 9)), "repetition in rows"),
         (OpSpec.of("repeat", [(1, 1, 9)], out=(1, 4, 9)), "repetition"),
         (OpSpec.of("scatter", [(8, 9), (8, 9)], dim=0, out=(4, 9)), "scatter"),
+        (OpSpec.of("copy", [(2, 3, 4, 5)], dims=(0, 2, 3, 1), out=(2, 4, 5, 3)), "copy"),
+        (OpSpec.of("copy", [(2, 3, 4, 5)], dims=(2, 1, 0, 3), out=(4, 3, 2, 5)), "copy"),
+        (OpSpec.of("copy", [(2, 3, 4, 5)], dims=(0, 3, 2, 1), out=(2, 5, 4, 3)), "permutation"),
+        # Nothing moves.
+        (OpSpec.of("copy", [(1, 3, 1, 5)], dims=(2, 1, 0, 3), out=(1, 3, 1, 5)), "copy"),
+        (OpSpec.of("softmax", [(1, 4, 8, 9)], dim=1), "permuted softmax"),
+        (OpSpec.of("softmax", [(1, 4, 8, 9)], dim=2), "softmax across rows"),
+        (OpSpec.of("log_softmax", [(4,)], dim=0), "softmax"),
+        (OpSpec.of("grid_sample", [(1, 4, 8, 9), (1, 6, 6, 2)], out=(1, 4, 6, 6)), "sampling"),
     ],
 )
 def test_layouts_and_directions_of_unlike_speed_have_groups_of_their_own(op: OpSpec, group: str):
@@ -151,8 +160,11 @@ def _convolution(channels: int, *sides: int) -> OpSpec:
         (OpSpec.of("relu", [(1, 16, 10, 10)]), [0, 1600]),
         (OpSpec.of("linear", [(1, 1600)], out_features=4), [1600, 0]),
         (OpSpec.of("softmax", [(1, 16, 10, 10)], dim=1), [1600, 0]),
-        (OpSpec.of("copy", [(1, 16, 100)], dims=(0, 2, 1), out=(1, 100, 16)), [1600, 0]),
-        # What is transposed as it is has its channels where they are needed.
+        (OpSpec.of("copy", [(1, 100, 16)], dims=(0, 2, 1), out=(1, 16, 100)), [1600, 0]),
+        # OpenVINO computes it on the picture as the network has it.
+        (OpSpec.of("hardsigmoid", [(1, 16, 10, 10)]), [1600, 0]),
+        # What is transposed as it is has its channels where they are needed, also as one row for each place.
+        (OpSpec.of("copy", [(1, 16, 100)], dims=(0, 2, 1), out=(1, 100, 16)), [0, 0]),
         (OpSpec.of("copy", [(1, 16, 10, 10)], dims=(0, 2, 3, 1), out=(1, 10, 10, 16)), [0, 0]),
         # Half of the channels, after a split.
         (OpSpec.of("mean", [(1, 8, 10, 10)], dim=(2, 3), out=(1, 8, 1, 1)), [0, 0]),
@@ -160,6 +172,17 @@ def _convolution(channels: int, *sides: int) -> OpSpec:
 )
 def test_pictures_that_are_needed_in_another_layout_than_convolutions_write(reader, elements):
     assert [anew for anew, _ in _laid_out(_convolution(16, 10, 10), reader)] == elements
+
+
+def test_a_picture_that_is_normalised_by_channels_is_laid_out_anew():
+    """Its rows count as the channels: OpenVINO takes any four dimensions for a picture."""
+    turned = OpSpec.of("copy", [(1, 16, 48, 64)], dims=(0, 2, 3, 1), out=(1, 48, 64, 16))
+    norm = OpSpec.of("layer_norm", [(1, 48, 64, 16)], weights="16+16")
+    rows = OpSpec.of("linear", [(1, 48, 64, 16)], out_features=4)
+    none = (0, 0)
+    assert _laid_out(_convolution(16, 48, 64), turned, norm, rows) == [none, none, (49152, 4 * 49152), none]
+    assert _laid_out(_convolution(16, 48, 64), turned, rows) == [none, none, none]
+    assert _laid_out(rows, norm) == [none, none]
 
 
 def test_pictures_of_one_place_and_those_of_no_convolution_are_not_laid_out_anew():
@@ -183,6 +206,9 @@ def test_channels_that_share_a_set_of_the_cache_are_crowded():
     assert _laid_out(_convolution(8, 32, 32)) == [(8 * 1024, 0)]
     assert _laid_out(_convolution(32, 32, 32)) == [(32 * 1024, 3 * 32 * 1024)]
     assert _laid_out(_convolution(32, 31, 32)) == [(32 * 992, 0)]
+    # Many channels are laid out block by block.
+    assert _laid_out(_convolution(64, 32, 32)) == [(64 * 1024, 4 * 64 * 1024)]
+    assert _laid_out(_convolution(65, 32, 32)) == [(65 * 1024, 0)]
     assert _laid_out(_convolution(32, 32, 32), shuffled) == [(0, 0), (32 * 1024, 3 * 32 * 1024)]
 
 

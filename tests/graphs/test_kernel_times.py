@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from measured_graphs import FAST, WIDE, latency, measured
 
 from nni_latency.graphs import GraphPredictor, MeasuredNetwork
 from nni_latency.graphs._examples import Measurements
-from nni_latency.operators import Graph, OpSpec
+from nni_latency.operators import Graph, OpSpec, chained
 
 
 def _with_parts(items: list[MeasuredNetwork]) -> list[MeasuredNetwork]:
@@ -57,6 +58,36 @@ def test_families_are_held_out_as_a_whole_and_random_blocks_one_by_one() -> None
     assert not np.isnan(predictor.held_out_).any()
     assert (predictor.widths_ > 0).all()
     assert predictor.counts_.tolist() == [len(items) + len(mixed)]
+
+
+def _after_a_lookup(count: int) -> list[MeasuredNetwork]:
+    """Return networks whose first kernel includes 5 us a run, 0.1 us a kernel and 2 % of the time."""
+    found = []
+    for number in range(count):
+        length = 5 + 7 * number
+        lookup = OpSpec.of("index", [(1, 8)], dim=1, out=(1,))
+        graph = chained([lookup, *(OpSpec.of("linear", [(8, 64)], out_features=64) for _ in range(length))])
+        whole = (5e-6 + 0.1e-6 * length + 2e-6 * length) / 0.98
+        first = 5e-6 + 0.1e-6 * length + 0.02 * whole
+        parts = ((0,), first), *(((place,), 2e-6) for place in range(1, length + 1))
+        found.append(MeasuredNetwork(f"n{number}", graph, whole, FAST, "rows", parts))
+    return found
+
+
+def test_what_a_run_costs_outside_of_kernels_is_spread_over_them() -> None:
+    """Otherwise a lookup would take 5 us in a short network, and 50 in a long one."""
+    items = _after_a_lookup(60)
+    examples = Measurements.of(items).examples
+    for item, (first, *rest) in zip(items, examples.parts, strict=True):
+        assert first.seconds == pytest.approx(5e-6, rel=0.3)
+        assert sum(part.seconds for part in (first, *rest)) == pytest.approx(item.latency)
+        assert [part.seconds for part in rest] == pytest.approx([2.14e-6] * len(rest), rel=0.03)
+
+
+def test_of_few_networks_times_of_kernels_stay_as_they_are() -> None:
+    items = _after_a_lookup(20)
+    for item, parts in zip(items, Measurements.of(items).examples.parts, strict=True):
+        assert [part.seconds for part in parts] == pytest.approx([seconds for _, seconds in item.parts])
 
 
 def test_a_platform_that_is_added_learns_from_times_of_kernels() -> None:
