@@ -58,8 +58,8 @@ def test_a_picture_that_is_laid_out_anew_costs_as_much_whatever_wrote_it() -> No
 
     def pictures(channels: int, kind: str) -> EncodedGraph:
         conv = OpSpec.of("conv2d", [(1, 8, 32, 32)], out_channels=channels, kernel_size=1, stride=1)
-        ops = [conv, OpSpec.of(kind, [(1, channels, 32, 32)]), OpSpec.of("linear", [(1, channels * 1024)], out_features=4)]
-        return encode_graph(chained(ops))
+        rows = OpSpec.of("linear", [(1, channels * 1024)], out_features=4)
+        return encode_graph(chained([conv, OpSpec.of(kind, [(1, channels, 32, 32)]), rows]))
 
     graphs = [*(pictures(channels, "relu") for channels in range(16, 64)), pictures(32, "selu")]
     names = [GROUPS.index(name) for name in ("activation of a product", "scalar function of a product")]
