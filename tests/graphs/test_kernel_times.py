@@ -79,7 +79,8 @@ def test_what_a_run_costs_outside_of_kernels_is_spread_over_them() -> None:
     items = _after_a_lookup(60)
     examples = Measurements.of(items).examples
     for item, (first, *rest) in zip(items, examples.parts, strict=True):
-        assert first.seconds == pytest.approx(5e-6, rel=0.3)
+        # 65 us in the longest before; a share of its own time is left.
+        assert first.seconds == pytest.approx(6e-6, abs=1e-6)
         assert sum(part.seconds for part in (first, *rest)) == pytest.approx(item.latency)
         assert [part.seconds for part in rest] == pytest.approx([2.14e-6] * len(rest), rel=0.03)
 
