@@ -142,7 +142,7 @@ class _Picture:
         if op.kind in _PLANAR or self.is_normalised:
             return False
         if op.get("dims") == _ROWS:
-            return op.input_shapes[0][-1] == self.places
+            return any(shape[-1:] == (self.places,) for shape in op.input_shapes)
         return op.get("dims") == _SHUFFLE or any(map(self._has_form, op.input_shapes))
 
     def is_laid_out_for(self, readers: Sequence[OpSpec]) -> bool:

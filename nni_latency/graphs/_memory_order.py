@@ -212,8 +212,7 @@ def moves_elements(op: OpSpec) -> bool:
     """
     taken, order = op.input_shapes[0] if op.input_shapes else (), op.get("dims")
     if op.kind in _SOFTMAX and dims_of(op):
-        (dim,) = dims_of(op)
-        return taken[-1] > 1 and math.prod(taken[dim + 1 : -1]) > 1
+        return taken[-1] > 1 and math.prod(taken[max(dims_of(op)) + 1 : -1]) > 1
     if not isinstance(order, tuple) or not moved_dims(op) or run_of(op) != 1:
         return False
     rest = [[other for other in range(len(order)) if other != dim] for dim in order]

@@ -105,6 +105,7 @@ def _convolution(kind: str, channels: int, groups: int = 1, out: int | None = No
         (OpSpec.of("copy", [(1, 3, 1, 5)], dims=(2, 1, 0, 3), out=(1, 3, 1, 5)), "copy"),
         (OpSpec.of("softmax", [(1, 4, 8, 9)], dim=1), "permuted softmax"),
         (OpSpec.of("softmax", [(1, 4, 8, 9)], dim=2), "softmax across rows"),
+        (OpSpec.of("softmax", [(1, 4, 8, 9)], dim=(1, 2)), "softmax across rows"),
         (OpSpec.of("log_softmax", [(4,)], dim=0), "softmax"),
         (OpSpec.of("grid_sample", [(1, 4, 8, 9), (1, 6, 6, 2)], out=(1, 4, 6, 6)), "sampling"),
     ],
