@@ -30,7 +30,7 @@ def graph(network: Path) -> Graph:
 
 @pytest.mark.benchmark(group="latency of a graph on all platforms")
 def test_graph(benchmark: Any, predictor: GraphPredictor, graph: Graph) -> None:
-    assert len(benchmark(predictor.estimate, graph)) == len(predictor.platforms_)
+    assert len(benchmark(predictor.estimate_platforms, graph)) == len(predictor.platforms_)
 
 
 @pytest.mark.benchmark(group="the same on one platform")
