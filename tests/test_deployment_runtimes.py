@@ -274,6 +274,29 @@ def test_time_of_a_branch_counts_once(profiled, tmp_path):
     assert statistics.median(run[3] / sum(run) for run in parts) > 0.5
 
 
+def test_time_of_an_activation_without_a_kernel_is_its_own(tmp_path):
+    """ONNX Runtime writes Mish out as three nodes, the slowest first, whose names do not tell where they come from."""
+    onnx = importlib.import_module("onnx")
+    names, shape = ["data", "before", "made", "after"], (1, 64, 64, 64)
+    nodes = [
+        onnx.helper.make_node(name, [taken], [made], name)
+        for name, taken, made in zip(("Abs", "Mish", "Neg"), names, names[1:], strict=False)
+    ]
+    given, returned = (onnx.helper.make_tensor_value_info(name, 1, shape) for name in ("data", "after"))
+    graph = onnx.helper.make_graph(nodes, "activation", [given], [returned])
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8), path)
+    runtime, subject = _class("onnxruntime")(), Subject("net", OnnxBuild(str(path)), shape)
+    with runtime.session():
+        inputs = runtime.inputs(subject.inputs)
+        stage = runtime.prepare(subject, inputs)
+        (profile,) = stage.compiled.profile(lambda: (inputs,), 1)
+        parts = runtime.divide(stage, inputs, 20)
+    assert len(profile.nodes) == 5
+    before, activation, after = (statistics.median(run[place] for run in parts) for place in range(3))
+    assert activation > 2 * (before + after)
+
+
 class Gated(nn.Module):
     """Activations that run inside of convolutions, and what reads their results and runs separately."""
 

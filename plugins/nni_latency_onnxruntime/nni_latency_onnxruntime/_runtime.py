@@ -41,6 +41,12 @@ _CONVERTING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "C
 #: Nodes that run other nodes.
 _OUTER = ("If", "Loop", "Scan")
 
+#: Activations without a kernel: the functions that make the factor of their input, with attributes.
+_GATES: dict[str, dict[str, dict[str, Any]]] = {
+    "HardSwish": {"HardSigmoid": {"alpha": 1 / 6, "beta": 0.5}},
+    "Mish": {"Softplus": {}, "Tanh": {}},
+}
+
 #: Types of inputs in which floating point numbers are computed, as a profile has them.
 _FLOATS = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "double": "fp64"}
 
@@ -183,20 +189,23 @@ def _profiled(run: Mapping[str, Any], names: Sequence[tuple[list[str], bool]], i
 
 
 def _spelt_out(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Write HardSwish, which ONNX Runtime has no kernel for, as what it makes of it, under names that tell the part."""
-    if all(node.op_type != "HardSwish" for node in model.graph.node):
+    """Write activations that ONNX Runtime has no kernel for as what it makes of them, under names that tell the part.
+
+    What it writes out itself has names of its own, so that its time would count for the node before.
+    """
+    if not any(node.op_type in _GATES for node in model.graph.node):
         return model
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
-        if node.op_type != "HardSwish":
+        if node.op_type not in _GATES:
             nodes.append(node)
             continue
         (taken,), (made,) = node.input, node.output
-        gate = f"{made}/gate"
-        nodes += [
-            onnx.helper.make_node("HardSigmoid", [taken], [gate], f"{node.name}/HardSigmoid", alpha=1 / 6, beta=0.5),
-            onnx.helper.make_node("Mul", [taken, gate], [made], node.name),
-        ]
+        gate = taken
+        for kind, attributes in _GATES[node.op_type].items():
+            before, gate = gate, f"{made}/{kind}"
+            nodes.append(onnx.helper.make_node(kind, [before], [gate], f"{node.name}/{kind}", **attributes))
+        nodes.append(onnx.helper.make_node("Mul", [taken, gate], [made], node.name))
     found = onnx.ModelProto()
     found.CopyFrom(model)
     del found.graph.node[:]
