@@ -280,7 +280,7 @@ def test_time_of_an_activation_without_a_kernel_is_its_own(tmp_path):
     names, shape = ["data", "before", "made", "after"], (1, 64, 64, 64)
     nodes = [
         onnx.helper.make_node(name, [taken], [made], name)
-        for name, taken, made in zip(("Abs", "Mish", "Neg"), names, names[1:], strict=False)
+        for name, (taken, made) in zip(("Abs", "Mish", "Neg"), itertools.pairwise(names), strict=True)
     ]
     given, returned = (onnx.helper.make_tensor_value_info(name, 1, shape) for name in ("data", "after"))
     graph = onnx.helper.make_graph(nodes, "activation", [given], [returned])
